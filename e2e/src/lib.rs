@@ -1,0 +1,1 @@
+//! Tests across crates: the dependency table, API suites and benches.

@@ -1,0 +1,1 @@
+//! Wire types of the OpenAI and vLLM routes: validation, errors and SSE frames, without I/O.

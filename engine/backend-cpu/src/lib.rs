@@ -1,0 +1,1 @@
+//! Backend over the CPU kernels: thread pool, KV storage and fused operations.

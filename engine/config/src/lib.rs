@@ -1,0 +1,1 @@
+//! Configuration types of every role, and where each value came from.

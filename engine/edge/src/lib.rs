@@ -1,0 +1,1 @@
+//! The HTTP edge: OpenAI JSON over any EngineClient, with one route table.

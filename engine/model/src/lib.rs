@@ -1,0 +1,1 @@
+//! Transformer families written once over Backend; implements Executor.

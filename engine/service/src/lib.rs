@@ -1,0 +1,1 @@
+//! The engine as a service: scheduler thread, in-process client and gRPC server.

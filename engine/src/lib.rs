@@ -1,0 +1,1 @@
+//! Kvasir serves large language models: engine, edge and command line.

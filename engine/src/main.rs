@@ -1,0 +1,3 @@
+//! The `kvasir` binary.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Text as one library of incremental automata: tokenizer, chat template, detokenizer, stop strings.

@@ -1,0 +1,1 @@
+//! Model files: GGUF and safetensors parsing that trusts no size, digests, and the memory map.
