@@ -1,1 +1,1 @@
-//! Tests across crates: the dependency table, API suites and benches.
+//! Tests across crates live in `tests/`, scripts beside this folder; the library is empty on purpose.

@@ -1,0 +1,27 @@
+# The image of every role. BINARIES=build compiles them here; BINARIES=prebuilt takes them, with their libraries,
+# from the folder prebuilt/ of the build context (made by e2e/collect-libraries).
+ARG BINARIES=build
+
+FROM docker.io/library/rust:1.95-bookworm AS build
+WORKDIR /source
+COPY . .
+RUN cargo build --release --locked --package kvasir \
+    && e2e/collect-libraries target/release/kvasir /prebuilt \
+    && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /prebuilt/etc/ssl/certs/ca-certificates.crt
+
+FROM scratch AS prebuilt
+COPY prebuilt/ /prebuilt/
+
+FROM ${BINARIES} AS binaries
+
+FROM scratch
+LABEL org.opencontainers.image.title="kvasir" \
+      org.opencontainers.image.description="Serves large language models: engine, edge and command line" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=binaries /prebuilt/ /
+# Not root, and not a user that any host knows.
+USER 65532:65532
+ENV KVASIR_CACHE=/models
+EXPOSE 8000
+ENTRYPOINT ["/usr/bin/kvasir"]
+CMD ["serve"]
