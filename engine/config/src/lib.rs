@@ -1,1 +1,43 @@
-//! Configuration types of every role, and where each value came from.
+//! The configuration of every role: what can be set, how it is written, and where each value came from.
+//!
+//! An option is declared once, in a section ([`ModelConfig`], [`EngineConfig`], [`HttpConfig`], [`LogConfig`]). Its key
+//! is the flag's name, the key in the configuration file and, as `KVASIR_MAX_MODEL_LEN`, the environment variable;
+//! all three are parsed by the same [`Value`]. Layers are merged as flag > environment > file > default and each
+//! [`Setting`] keeps the [`Source`] it came from, so that a server can say why it behaves as it does.
+//!
+//! Nothing here reads a file, the environment or the clock: callers hand in text.
+
+mod address;
+mod bytes;
+mod choice;
+mod env;
+mod error;
+mod file;
+mod http;
+mod layer;
+mod options;
+mod report;
+mod secret;
+mod sections;
+mod source;
+mod suggest;
+mod value;
+
+pub use address::{LocalAddress, is_loopback_host};
+pub use bytes::{ByteCount, Count};
+pub use choice::{Dtype, KvCacheDtype, LogLevel, Seconds};
+pub use env::{EnvLayer, env_layer};
+pub use error::ConfigError;
+pub use file::file_layer;
+pub use http::{Bind, parse_key_file};
+pub use layer::{Layer, Raw};
+pub use options::{Kind, Spec};
+pub use report::{Entry, Report};
+pub use secret::Secret;
+pub use sections::{EngineConfig, HttpConfig, LogConfig, ModelConfig};
+pub use source::{Setting, Source};
+pub use suggest::closest;
+pub use value::Value;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! The options themselves. Names and defaults are vLLM's wherever the option is.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use crate::address::LocalAddress;
+use crate::bytes::{ByteCount, Count};
+use crate::choice::{Dtype, KvCacheDtype, LogLevel, Seconds};
+use crate::error::ConfigError;
+use crate::options::section;
+use crate::secret::Secret;
+
+section! {
+    /// Which model, and how its text is made.
+    ModelConfig, "Model" {
+        "model" => model: Option<String> = None, "MODEL",
+            "A GGUF file, a folder with safetensors, or a Hugging Face repository [default: SmolLM2-135M-Instruct]";
+        "served-model-name" => served_model_name: Vec<String> = Vec::new(), "NAME",
+            "Name that clients ask for; repeatable, the first one is in answers [default: the model's name]";
+        "revision" => revision: Option<String> = None, "REVISION",
+            "Branch, tag or commit of the Hugging Face repository [default: main]";
+        "dtype" => dtype: Dtype = Dtype::Auto, "DTYPE",
+            "Type that weights are computed in; auto is the file's own";
+        "max-model-len" => max_model_len: Option<NonZeroU32> = None, "TOKENS",
+            "Longest prompt plus output, for example 4096 or 8k [default: the model's]";
+        "seed" => seed: u64 = 0, "SEED",
+            "Seed for requests that bring none";
+        "threads" => threads: Option<NonZeroU32> = None, "COUNT",
+            "Threads that compute [default: the CPU quota of the cgroup]";
+        "chat-template" => chat_template: Option<PathBuf> = None, "FILE",
+            "Jinja file that replaces the model's chat template";
+        "trust-request-chat-template" => trust_request_chat_template: bool = false, "",
+            "Let requests bring their own chat template";
+        "generation-config" => generation_config: String = "auto".to_owned(), "SOURCE",
+            "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder or file";
+        "max-logprobs" => max_logprobs: u32 = 20, "COUNT",
+            "Most log probabilities per token that a request may ask for";
+    }
+}
+
+section! {
+    /// The scheduler and the KV cache.
+    EngineConfig, "Scheduler and KV cache" {
+        "max-num-batched-tokens" => max_num_batched_tokens: NonZeroU32 = nonzero(2048), "TOKENS",
+            "Token budget of a step: decodes first, then chunks of prompts";
+        "max-num-seqs" => max_num_seqs: NonZeroU32 = nonzero(128), "COUNT",
+            "Most sequences in a step";
+        "max-num-active-seqs" => max_num_active_seqs: Option<NonZeroU32> = None, "COUNT",
+            "Most sequences that hold KV blocks [default: max-num-seqs]";
+        "long-prefill-token-threshold" => long_prefill_token_threshold: u32 = 0, "TOKENS",
+            "Largest chunk of one prompt in a step; 0 is no limit";
+        "max-num-queued-reqs" => max_num_queued_reqs: u32 = 1024, "COUNT",
+            "Waiting requests; more get 503";
+        "max-num-queued-tokens" => max_num_queued_tokens: Count = Count(16 << 20), "TOKENS",
+            "Prompt tokens of all waiting requests; more get 503";
+        "block-size" => block_size: NonZeroU32 = nonzero(16), "TOKENS",
+            "Tokens in a KV block";
+        "kv-cache-memory-bytes" => kv_cache_memory_bytes: Option<ByteCount> = None, "SIZE",
+            "Memory for keys and values, for example 2GiB [default: from the cgroup's memory limit]";
+        "num-gpu-blocks-override" ["num-blocks"] => num_blocks: Option<NonZeroU32> = None, "COUNT",
+            "KV blocks, instead of kv-cache-memory-bytes";
+        "kv-cache-dtype" => kv_cache_dtype: KvCacheDtype = KvCacheDtype::Auto, "DTYPE",
+            "Type that keys and values are stored in";
+        "enable-prefix-caching" => enable_prefix_caching: bool = true, "",
+            "Share the KV blocks of equal prompt beginnings";
+    }
+}
+
+section! {
+    /// The HTTP server.
+    HttpConfig, "Server" {
+        "host" => host: String = "127.0.0.1".to_owned(), "HOST",
+            "Address to listen on; others than loopback need a key";
+        "port" => port: u16 = 8000, "PORT",
+            "Port to listen on; 0 takes a free one";
+        "uds" => uds: Option<PathBuf> = None, "PATH",
+            "Unix socket to listen on, instead of host and port";
+        "api-key" => api_key: Vec<Secret> = Vec::new(), "KEY",
+            "Key that clients must send as `Authorization: Bearer KEY`; repeatable";
+        "api-key-file" => api_key_file: Option<PathBuf> = None, "FILE",
+            "File with one key per line";
+        "allow-unauthenticated" => allow_unauthenticated: bool = false, "",
+            "Serve the network without a key; whoever reaches the port can use the model";
+        "engine" => engine: Option<LocalAddress> = None, "URL",
+            "Be the edge of a running engine (http://127.0.0.1:PORT or unix:PATH) and load no model";
+        "strict" => strict: bool = false, "",
+            "Refuse request fields that nobody knows, instead of naming them in a warning header";
+        "enable-prompt-tokens-details" => enable_prompt_tokens_details: bool = false, "",
+            "Report cached prompt tokens in usage";
+        "enable-force-include-usage" => enable_force_include_usage: bool = false, "",
+            "End each stream with its usage, whether asked for or not";
+        "enable-request-id-headers" => enable_request_id_headers: bool = false, "",
+            "Echo X-Request-Id";
+        "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
+            "Comment line after this much silence in a stream; 0 is never";
+        "shutdown-timeout" => shutdown_timeout: Seconds = seconds(30), "SECONDS",
+            "How long running requests may go on after SIGTERM";
+    }
+}
+
+section! {
+    /// What the process says about itself.
+    LogConfig, "Logs" {
+        "log-level" => log_level: LogLevel = LogLevel::Info, "LEVEL",
+            "Least severe message";
+        "json" ["json-logs"] => json: bool = false, "",
+            "One JSON object per log line";
+    }
+}
+
+impl EngineConfig {
+    /// Checks the rules that bind several options.
+    ///
+    /// # Errors
+    /// The rule that is broken, with the values and the way out.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let budget = self.max_num_batched_tokens.value;
+        let seqs = self.max_num_seqs.value;
+        if budget < seqs {
+            return Err(ConfigError::Conflict(format!(
+                "max-num-batched-tokens ({budget}) must be at least max-num-seqs ({seqs}), so that every sequence can \
+                 decode in each step: raise the first or lower the second"
+            )));
+        }
+        if let Some(active) = self.max_num_active_seqs.value.filter(|active| *active > seqs) {
+            return Err(ConfigError::Conflict(format!(
+                "max-num-active-seqs ({active}) must be at most max-num-seqs ({seqs})"
+            )));
+        }
+        if self.num_blocks.source.is_explicit() && self.kv_cache_memory_bytes.source.is_explicit() {
+            return Err(ConfigError::Conflict(
+                "num-gpu-blocks-override and kv-cache-memory-bytes both set the size of the KV cache: give one".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+const fn nonzero(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(number) => number,
+        None => NonZeroU32::MIN,
+    }
+}
+
+const fn seconds(number: u64) -> Seconds {
+    Seconds(std::time::Duration::from_secs(number))
+}
