@@ -24,3 +24,115 @@ pub struct SchedulerConfig {
     /// Prompt tokens of all waiting requests; more are refused.
     pub max_num_queued_tokens: u64,
 }
+
+/// A limit that can't work.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A limit is below its smallest value.
+    #[error("{name} is {value}, it must be at least {min}")]
+    TooSmall {
+        /// The limit's name.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// Smallest value that works.
+        min: u64,
+    },
+    /// A limit is above the limit it must respect.
+    #[error("{name} is {value}, which is above {limit_name} {limit}; lower {name} or raise {limit_name}")]
+    AboveLimit {
+        /// The limit's name.
+        name: &'static str,
+        /// What was given.
+        value: u32,
+        /// The other limit's name.
+        limit_name: &'static str,
+        /// The other limit.
+        limit: u32,
+    },
+    /// More blocks than positions can be counted in 32 bits.
+    #[error(
+        "num_blocks {num_blocks} of block_size {block_size} tokens are more positions than 2^31; lower num_blocks"
+    )]
+    PoolTooLarge {
+        /// KV blocks.
+        num_blocks: u32,
+        /// Tokens per block.
+        block_size: u32,
+    },
+}
+
+/// Positions are counted in 32 bits; half of that range leaves room for sums of two counts.
+const MAX_POSITIONS: u64 = 1 << 31;
+
+impl SchedulerConfig {
+    /// Checks the limits one by one and against each other.
+    ///
+    /// # Errors
+    /// The first limit that can't work.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let at_least = [
+            (
+                "max_num_batched_tokens",
+                u64::from(self.max_num_batched_tokens),
+                1,
+            ),
+            ("max_num_seqs", u64::from(self.max_num_seqs), 1),
+            ("max_num_active_seqs", u64::from(self.max_num_active_seqs), 1),
+            // One token of prompt and one of output.
+            ("max_model_len", u64::from(self.max_model_len), 2),
+            ("block_size", u64::from(self.block_size), 1),
+            // The null block and one that can be used.
+            ("num_blocks", u64::from(self.num_blocks), 2),
+            ("max_num_queued_reqs", u64::from(self.max_num_queued_reqs), 1),
+            ("max_num_queued_tokens", self.max_num_queued_tokens, 1),
+        ];
+        for (name, value, min) in at_least {
+            if value < min {
+                return Err(ConfigError::TooSmall { name, value, min });
+            }
+        }
+        let (seqs, active) = (self.max_num_seqs, self.max_num_active_seqs);
+        // Every running sequence can decode in every step.
+        at_most(
+            "max_num_seqs",
+            seqs,
+            "max_num_batched_tokens",
+            self.max_num_batched_tokens,
+        )?;
+        at_most("max_num_active_seqs", active, "max_num_seqs", seqs)?;
+        // The last token of a sequence at the model's length needs no KV, so one more than 2^31 tokens would still work;
+        // no model is near it.
+        at_most(
+            "max_model_len",
+            self.max_model_len,
+            "2^31 positions",
+            MAX_POSITIONS as u32,
+        )?;
+        if u64::from(self.num_blocks) * u64::from(self.block_size) > MAX_POSITIONS {
+            let Self {
+                num_blocks,
+                block_size,
+                ..
+            } = *self;
+            return Err(ConfigError::PoolTooLarge {
+                num_blocks,
+                block_size,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn at_most(name: &'static str, value: u32, limit_name: &'static str, limit: u32) -> Result<(), ConfigError> {
+    if value <= limit {
+        Ok(())
+    } else {
+        Err(ConfigError::AboveLimit {
+            name,
+            value,
+            limit_name,
+            limit,
+        })
+    }
+}

@@ -13,6 +13,8 @@ pub enum FinishReason {
     Length,
     /// The caller aborted it.
     Abort,
+    /// The step that computed it failed.
+    Error,
 }
 
 /// Something that happened to a sequence.

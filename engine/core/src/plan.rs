@@ -44,7 +44,19 @@ pub struct SeqPlan {
 impl StepPlan {
     /// A plan without work, to be filled by the scheduler again and again.
     pub fn new() -> Self {
-        Self { step: StepId(0), seqs: Vec::new(), tokens: Vec::new(), blocks: Vec::new() }
+        Self {
+            step: StepId(0),
+            seqs: Vec::new(),
+            tokens: Vec::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    /// Takes all work out and keeps the buffers.
+    pub(crate) fn clear(&mut self) {
+        self.seqs.clear();
+        self.tokens.clear();
+        self.blocks.clear();
     }
 
     /// Input positions computed by this step.

@@ -1,0 +1,160 @@
+//! The end of a step: what it wrote becomes findable, what it sampled becomes output.
+
+use super::step::{Step, Work};
+use super::{Scheduler, queued};
+use crate::event::{Event, FinishReason};
+use crate::ids::{SeqId, StepId, TokenId};
+use crate::plan::StepOutcome;
+
+/// An outcome that doesn't belong to the oldest step in flight. Nothing was changed.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum CompleteError {
+    /// Steps complete in order, once each.
+    #[error("step {} is not the oldest one in flight, which is {expected:?}", .step.0)]
+    UnexpectedStep {
+        /// The step that was given.
+        step: StepId,
+        /// The step that has to complete next, if one is in flight.
+        expected: Option<StepId>,
+    },
+    /// Another number of tokens than the plan samples.
+    #[error("step {} sampled {sampled} tokens, its plan asked for {expected}", .step.0)]
+    WrongCount {
+        /// Which step.
+        step: StepId,
+        /// Tokens given.
+        sampled: usize,
+        /// Sequences of the plan that sample.
+        expected: usize,
+    },
+    /// A token for another sequence than the plan has in this place.
+    #[error("step {} sampled for sequence {} where its plan has sequence {}", .step.0, .sampled.0, .expected.0)]
+    WrongSequence {
+        /// Which step.
+        step: StepId,
+        /// The sequence given.
+        sampled: SeqId,
+        /// The plan's sequence.
+        expected: SeqId,
+    },
+}
+
+impl Scheduler {
+    /// Takes back what a step gave: one token for each sequence of its plan that samples, in the plan's order, also for those that were
+    /// aborted meanwhile (they are dropped).
+    ///
+    /// # Errors
+    /// If the outcome doesn't belong to the oldest step in flight; nothing is changed then, so the caller can still give the right
+    /// one, or [`Scheduler::fail_step`].
+    pub fn complete(
+        &mut self,
+        step: StepId,
+        outcome: &StepOutcome,
+        events: &mut Vec<Event>,
+    ) -> Result<(), CompleteError> {
+        let mut done = self.take_step(step, |oldest| verify(oldest, outcome))?;
+        let mut sampled = outcome.sampled.iter();
+        for work in &done.work {
+            let token = if work.samples {
+                sampled.next().map(|&(_, token)| token)
+            } else {
+                None
+            };
+            self.complete_work(*work, token, events);
+        }
+        self.counters.num_steps += 1;
+        self.retire(&mut done);
+        Ok(())
+    }
+
+    /// Ends every sequence of a step that the executor couldn't run, with [`FinishReason::Error`]. Sequences outside of the step go on.
+    /// Ignored if the step is not the oldest one in flight.
+    pub fn fail_step(&mut self, step: StepId, events: &mut Vec<Event>) {
+        let Ok(mut failed) = self.take_step(step, |_| Ok(())) else {
+            return;
+        };
+        for work in &failed.work {
+            self.end(work.seq, FinishReason::Error, events);
+        }
+        self.retire(&mut failed);
+    }
+
+    fn take_step(
+        &mut self,
+        step: StepId,
+        verify: impl FnOnce(&Step) -> Result<(), CompleteError>,
+    ) -> Result<Step, CompleteError> {
+        let expected = self.in_flight.front().map(|oldest| oldest.id);
+        let Some(oldest) = self.in_flight.front().filter(|oldest| oldest.id == step) else {
+            return Err(CompleteError::UnexpectedStep { step, expected });
+        };
+        verify(oldest)?;
+        self.in_flight
+            .pop_front()
+            .ok_or(CompleteError::UnexpectedStep { step, expected })
+    }
+
+    fn complete_work(&mut self, work: Work, token: Option<TokenId>, events: &mut Vec<Event>) {
+        let Some(seq) = self.seqs.get_mut(&work.seq) else {
+            return;
+        };
+        let computed_prompt = work
+            .num_written
+            .min(seq.prompt_len)
+            .saturating_sub(work.num_written - work.num_tokens);
+        self.counters.num_prompt_tokens += u64::from(computed_prompt);
+        seq.num_written = work.num_written;
+        self.publish_full_blocks(work.seq);
+        let Some(token) = token else { return };
+        self.counters.num_generation_tokens += 1;
+        let reason = queued(&mut self.seqs, work.seq).push_output(token);
+        events.push(Event::Token { seq: work.seq, token });
+        if let Some(reason) = reason {
+            self.end(work.seq, reason, events);
+        }
+    }
+
+    /// Makes the blocks findable that are full and written, output included.
+    fn publish_full_blocks(&mut self, id: SeqId) {
+        if !self.config.enable_prefix_caching {
+            return;
+        }
+        let seq = queued(&mut self.seqs, id);
+        let num_full = seq.num_written / self.config.block_size;
+        for index in seq.num_published..num_full {
+            let hash = seq.block_hash(index, self.config.block_size);
+            self.pool.publish(&seq.blocks[index as usize], hash);
+        }
+        seq.num_published = num_full;
+    }
+
+    fn retire(&mut self, step: &mut Step) {
+        self.pool.release_all(&mut step.parked);
+        step.work.clear();
+        self.spare.push(std::mem::take(step));
+    }
+}
+
+fn verify(step: &Step, outcome: &StepOutcome) -> Result<(), CompleteError> {
+    let expected = step.work.iter().filter(|work| work.samples).count();
+    let sampled = outcome.sampled.len();
+    if sampled != expected {
+        return Err(CompleteError::WrongCount {
+            step: step.id,
+            sampled,
+            expected,
+        });
+    }
+    let planned = step.work.iter().filter(|work| work.samples).map(|work| work.seq);
+    match planned
+        .zip(&outcome.sampled)
+        .find(|(planned, (sampled, _))| planned != sampled)
+    {
+        Some((expected, &(sampled, _))) => Err(CompleteError::WrongSequence {
+            step: step.id,
+            sampled,
+            expected,
+        }),
+        None => Ok(()),
+    }
+}

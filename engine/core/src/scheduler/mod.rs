@@ -1,0 +1,201 @@
+//! Decides which sequences compute how many tokens in the next step, and which KV blocks they get.
+//!
+//! # Inputs and outputs
+//!
+//! Requests (token ids and limits), aborts, `now` (microseconds on the caller's clock) and the outcome of each step come in. A
+//! [`StepPlan`] (input positions, at most `max_num_batched_tokens` of them, in at most `max_num_seqs` sequences, and the change of
+//! each block table) and [`Event`]s go out. Memory is counted in blocks of `block_size` tokens.
+//!
+//! # The policy, and why
+//!
+//! There are no phases. Each sequence has tokens (prompt and output so far) and a count of those whose KV is computed; a step hands out
+//! positions until the budget is used up (S1). A decode wants one position, a prompt many; both draw from one budget, so a step is
+//! never longer than the budget allows and the time between two tokens of a running sequence is bounded.
+//!
+//! 1. **Running before waiting** (S2, `running.rs`). A sequence that streams to a client keeps its pace; prompts take what is left of the
+//!    budget in chunks. The obvious other policy, whole prompts first, gives a better time to first token and stalls every stream.
+//! 2. **Admission reserves the whole sequence** (S13, `admit.rs`): a waiting sequence starts only if all of its tokens fit in the
+//!    free blocks now, though blocks are given out chunk by chunk. Admission by chunk starts more and then preempts them.
+//! 3. **Preemption by recompute** (S6, S16, `preempt.rs`): when a running sequence can't get a block, the one that started last gives
+//!    all of its blocks back and waits at the front of the queue, with its output. Surviving cached blocks spare most of the work. Nothing
+//!    is admitted in that step (S7), or the blocks just freed would go to a sequence that will be preempted next.
+//! 4. **Prefix caching by full blocks** (S11, `block/`): a sequence starts behind the longest run of cached blocks of its tokens, but
+//!    always computes at least one position, since the cache holds KV and not logits: `min(shared, tokens - 1) / block_size` blocks.
+//!    A block can be found from the moment the step that wrote its last position has *completed*. Sharing within a step would depend
+//!    on the executor's order of writes; the price is that two equal prompts that start in one step are both computed (B7).
+//!
+//! # Nothing waits for ever
+//!
+//! vLLM queues a request that is larger than the pool, and it blocks all that follow it (vllm#39734, vllm#35541). Here [`Scheduler::submit`]
+//! refuses a prompt that the pool can't hold and says what it can. A sequence whose *output* outgrows the pool is no reason to refuse it:
+//! its `max_tokens` is clipped so that it ends with [`FinishReason::Length`](crate::FinishReason::Length) when it has filled the pool. The last token of a sequence is sampled but
+//! never computed, so a pool of `u` usable blocks holds sequences of `u * block_size + 1` tokens. The clip depends on the configuration alone,
+//! so a sequence gives the same output whether it ran alone or not. It follows that the first sequence of the running set always gets its
+//! blocks, by preempting the others if need be, and that the first of the queue is admitted when nothing runs: every
+//! step makes progress, and every sequence ends within `max_tokens`.
+//!
+//! # Invariants
+//!
+//! [`Scheduler::check`] verifies 1 to 7 between calls; property tests call it after every action and hold the others.
+//!
+//! 1. A block's reference count is the number of handles in block tables and parked in steps.
+//! 2. The free queue holds exactly the blocks without references, once each; never the null block.
+//! 3. Every findable block is full, complete, holds what its hash says, and is written by nobody.
+//! 4. A block that is still written belongs to one sequence and can't be found.
+//! 5. A sequence is in exactly one queue; waiting ones hold no blocks; at most `max_num_active_seqs` run.
+//! 6. A block table covers exactly the computed positions: no position is planned without a block behind it.
+//! 7. A step has at most `max_num_batched_tokens` positions and `max_num_seqs` sequences.
+//! 8. No position is read before it is written (`laws.rs`: an executor that remembers what each slot holds).
+//! 9. `schedule` returns false only when a step is in flight or no sequence exists (`laws.rs`).
+//! 10. A sequence's output is the same alone, chunked, preempted and with a cached prefix (`laws.rs`).
+//! 11. Equal inputs give equal plans and events (`laws.rs`).
+//!
+//! # What it doesn't do
+//!
+//! It knows no text, no logits, no devices and no time of its own. Priorities, tenants, ageing of a large sequence at the head of the queue
+//! and several steps in flight come on top of this structure: [`MAX_IN_FLIGHT`] is 1. A step that fails ends its sequences; retrying is the
+//! caller's business.
+//!
+//! # Differences from vLLM
+//!
+//! - Oversized prompts are refused and oversized outputs clipped, as said above.
+//! - A group of sequences is queued whole or not at all.
+//! - Cached content becomes findable when its step completes; vLLM lets a later request of the same step share it.
+//!
+//! Sources: the document the project was founded on (scheduler and block pool parts), rules S1 to S21 and B1 to B9 of the engine research
+//! (vLLM 0.32 `v1/core/sched/scheduler.py`), *Efficient Memory Management for Large Language Model Serving with PagedAttention* (2023),
+//! *Orca* (2022) for batching between steps.
+
+mod abort;
+mod admit;
+mod complete;
+mod preempt;
+mod running;
+mod stats;
+mod step;
+mod submit;
+
+use std::collections::{BTreeMap, VecDeque};
+
+pub use complete::CompleteError;
+pub use stats::Stats;
+pub(crate) use step::Step;
+pub use submit::Reject;
+
+use crate::block::BlockPool;
+use crate::config::{ConfigError, SchedulerConfig};
+use crate::event::Event;
+use crate::ids::{Micros, SeqId, StepId};
+use crate::plan::StepPlan;
+use crate::sequence::Sequence;
+use stats::Counters;
+use step::Pass;
+
+/// Steps that may be planned and not completed.
+pub(crate) const MAX_IN_FLIGHT: usize = 1;
+
+/// The scheduler of one data-parallel rank. See the module's documentation.
+#[derive(Debug)]
+pub struct Scheduler {
+    pub(crate) config: SchedulerConfig,
+    pub(crate) pool: BlockPool,
+    /// Every sequence that hasn't ended.
+    pub(crate) seqs: BTreeMap<SeqId, Sequence>,
+    /// In the order they started.
+    pub(crate) running: Vec<SeqId>,
+    /// The next one to start first.
+    pub(crate) waiting: VecDeque<SeqId>,
+    /// Prompt tokens of `waiting`.
+    pub(crate) num_queued_tokens: u64,
+    /// Planned and not completed, oldest first.
+    pub(crate) in_flight: VecDeque<Step>,
+    /// Buffers of retired steps.
+    spare: Vec<Step>,
+    next_seq: u64,
+    next_step: u64,
+    now: Micros,
+    counters: Counters,
+}
+
+impl Scheduler {
+    /// An idle scheduler with an empty cache.
+    ///
+    /// # Errors
+    /// If the limits can't work, see [`SchedulerConfig::validate`].
+    pub fn new(config: SchedulerConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self {
+            pool: BlockPool::new(config.num_blocks),
+            seqs: BTreeMap::new(),
+            running: Vec::with_capacity(config.max_num_active_seqs as usize),
+            waiting: VecDeque::new(),
+            num_queued_tokens: 0,
+            in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
+            spare: Vec::with_capacity(MAX_IN_FLIGHT),
+            next_seq: 0,
+            next_step: 0,
+            now: Micros(0),
+            counters: Counters::default(),
+            config,
+        })
+    }
+
+    /// Plans the next step into `plan`, whose former content is dropped, and appends what happened to `events`.
+    ///
+    /// False, with an empty plan, if there is nothing to run: no sequence exists, or a step is still in flight. After true, the plan's step must
+    /// be given to [`Scheduler::complete`] or [`Scheduler::fail_step`].
+    pub fn schedule(&mut self, now: Micros, plan: &mut StepPlan, events: &mut Vec<Event>) -> bool {
+        plan.clear();
+        self.advance_clock(now);
+        if self.in_flight.len() >= MAX_IN_FLIGHT {
+            return false;
+        }
+        let mut step = self.spare.pop().unwrap_or_default();
+        let mut pass = Pass {
+            tokens_left: self.config.max_num_batched_tokens,
+            max_chunk: self.max_chunk(),
+            plan,
+            step: &mut step,
+            events,
+        };
+        let preempted = self.schedule_running(&mut pass);
+        if !preempted {
+            self.admit_waiting(&mut pass);
+        }
+        if step.work.is_empty() {
+            self.spare.push(step);
+            return false;
+        }
+        step.id = StepId(self.next_step);
+        plan.step = step.id;
+        self.next_step += 1;
+        self.in_flight.push_back(step);
+        true
+    }
+
+    /// Forgets all cached content, if no block is in use. Says whether it did (rule S20).
+    pub fn reset_prefix_cache(&mut self) -> bool {
+        self.pool.reset()
+    }
+
+    /// The largest piece of one sequence in this step. The threshold keeps long prompts from crowding out others, so it doesn't apply to a
+    /// sequence that is alone (S4).
+    fn max_chunk(&self) -> u32 {
+        match self.config.long_prefill_token_threshold {
+            0 => u32::MAX,
+            _ if self.seqs.len() <= 1 => u32::MAX,
+            threshold => threshold,
+        }
+    }
+
+    /// The caller's clock may stand still; it never runs backwards here.
+    fn advance_clock(&mut self, now: Micros) {
+        self.now = self.now.max(now);
+    }
+}
+
+/// The sequence behind an id that came from a queue.
+fn queued(seqs: &mut BTreeMap<SeqId, Sequence>, id: SeqId) -> &mut Sequence {
+    seqs.get_mut(&id)
+        .expect("a sequence leaves its queue before it leaves the map")
+}

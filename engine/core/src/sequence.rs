@@ -1,0 +1,128 @@
+//! One sequence: its tokens, how far its KV is computed, and the blocks that hold it.
+
+use kvasir_cache_key::{BlockHash, CacheRoot, block_hash};
+
+use crate::block::BlockRef;
+use crate::event::FinishReason;
+use crate::ids::{Micros, SeqId, TokenId};
+use crate::request::{Request, StopConditions};
+
+/// Which queue a sequence is in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Phase {
+    /// New or preempted; holds no blocks.
+    Waiting,
+    /// In the running set; holds the blocks of its computed positions.
+    Running,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) phase: Phase,
+    pub(crate) arrival: Micros,
+    /// Prompt, then output.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) prompt_len: u32,
+    /// With `max_tokens` clipped to what the model and the pool allow.
+    pub(crate) stop: StopConditions,
+    pub(crate) reads_prefix_cache: bool,
+    /// Positions whose KV is in `blocks` once all steps in flight complete.
+    pub(crate) num_computed: u32,
+    /// Positions whose KV is in `blocks` now.
+    pub(crate) num_written: u32,
+    pub(crate) blocks: Vec<BlockRef>,
+    /// Leading blocks that can be found by others.
+    pub(crate) num_published: u32,
+    pub(crate) num_preemptions: u32,
+    root: CacheRoot,
+    /// The chain of its full blocks, as far as anybody has asked for it. Tokens never change, so it is never recomputed.
+    hashes: Vec<BlockHash>,
+}
+
+impl Sequence {
+    pub(crate) fn new(id: SeqId, arrival: Micros, request: Request, max_tokens: u32) -> Self {
+        let Request {
+            prompt,
+            mut stop,
+            priority: _,
+            cache_root,
+            reads_prefix_cache,
+        } = request;
+        stop.max_tokens = max_tokens;
+        Self {
+            id,
+            phase: Phase::Waiting,
+            arrival,
+            prompt_len: prompt.len() as u32,
+            tokens: prompt.to_vec(),
+            stop,
+            reads_prefix_cache,
+            num_computed: 0,
+            num_written: 0,
+            blocks: Vec::new(),
+            num_published: 0,
+            num_preemptions: 0,
+            root: cache_root,
+            hashes: Vec::new(),
+        }
+    }
+
+    /// Prompt and output: what has to be computed before the next token can be sampled.
+    pub(crate) fn num_tokens(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    pub(crate) fn num_output(&self) -> u32 {
+        self.num_tokens() - self.prompt_len
+    }
+
+    /// The hash of its full block `index`.
+    pub(crate) fn block_hash(&mut self, index: u32, block_size: u32) -> BlockHash {
+        let size = block_size as usize;
+        while self.hashes.len() <= index as usize {
+            let parent = self
+                .hashes
+                .last()
+                .copied()
+                .unwrap_or_else(|| self.root.as_parent());
+            let start = self.hashes.len() * size;
+            self.hashes
+                .push(block_hash(&parent, &self.tokens[start..start + size]));
+        }
+        self.hashes[index as usize]
+    }
+
+    /// The whole chain, computed afresh for checks.
+    pub(crate) fn recomputed_hashes(&self, block_size: u32) -> Vec<BlockHash> {
+        let mut parent = self.root.as_parent();
+        let full_blocks = self.tokens.chunks_exact(block_size as usize);
+        full_blocks
+            .map(|tokens| {
+                parent = block_hash(&parent, tokens);
+                parent
+            })
+            .collect()
+    }
+
+    /// Appends a sampled token and says whether the sequence ends with it (rule S17): end of sequence, stop token, length.
+    pub(crate) fn push_output(&mut self, token: TokenId) -> Option<FinishReason> {
+        self.tokens.push(token);
+        let StopConditions {
+            max_tokens,
+            min_tokens,
+            eos_token_ids,
+            stop_token_ids,
+        } = &self.stop;
+        let num_output = self.num_output();
+        if num_output >= *min_tokens {
+            if eos_token_ids.contains(&token) {
+                return Some(FinishReason::Eos);
+            }
+            if stop_token_ids.contains(&token) {
+                return Some(FinishReason::StopToken(token));
+            }
+        }
+        (num_output >= *max_tokens).then_some(FinishReason::Length)
+    }
+}
