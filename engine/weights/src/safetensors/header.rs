@@ -158,10 +158,10 @@ fn entry(
     file_len: u64,
 ) -> Result<TensorEntry, SafetensorsError> {
     let name = || name.to_owned();
-    if raw.shape.len() > MAX_DIMS {
+    if raw.shape.count > MAX_DIMS {
         return Err(SafetensorsError::Dimensions {
             name: name(),
-            found: raw.shape.len(),
+            found: raw.shape.count,
             limit: MAX_DIMS,
         });
     }
