@@ -2,22 +2,39 @@
 //!
 //! The types are the wire messages themselves, so the in-process client and the gRPC client can't drift apart.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use async_trait::async_trait;
 use futures::Stream;
 
+pub mod assets;
+mod buffer;
+mod error;
+mod grpc;
+
+pub use assets::TextAssetFiles;
+pub use buffer::{Delivery, OutputReceiver, OutputSender, output_buffer};
+pub use error::{invalid, is_retryable, refusal};
+pub use grpc::{ConnectError, GrpcClient, GrpcClientOptions, TargetError};
 pub use kvasir_proto::engine::v1 as types;
 use types::{Error, GenerateRequest, LoadReport, ModelInfo, SequenceOutput};
+
+/// Most sequences of one request, as vLLM's `VLLM_MAX_N_SEQUENCES`. An engine may allow fewer.
+pub const MAX_SEQUENCES_PER_REQUEST: u32 = 16_384;
+
+/// Longest request id, in bytes. The wire allows 512: the gRPC client adds a serial number.
+pub const MAX_REQUEST_ID_BYTES: usize = 256;
+
+/// Largest encoded `GenerateRequest`: room for prompts of three million tokens.
+pub const MAX_REQUEST_BYTES: usize = 16 << 20;
+
+/// Largest encoded `StepOutputs`: above what an engine sends, which keeps prompt log probabilities below 32 MiB.
+pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 
 /// The outputs of one request, all of its sequences interleaved in the order the engine made them.
 ///
 /// Ends after every sequence has sent its `finish`. Dropping it aborts what still runs.
 pub type OutputStream = Pin<Box<dyn Stream<Item = SequenceOutput> + Send>>;
-
-/// The files an edge needs for text: name to content, for example `tokenizer.json`.
-pub type TextAssetFiles = BTreeMap<String, Vec<u8>>;
 
 /// An engine, in this process or behind gRPC.
 #[async_trait]
@@ -34,7 +51,7 @@ pub trait EngineClient: Send + Sync + 'static {
     /// If the engine holds other assets, can't be reached, or sent content that doesn't match the digest.
     async fn text_assets(&self, digest: &str) -> Result<TextAssetFiles, Error>;
 
-    /// Starts a request. All of its `n` sequences are queued, or none.
+    /// Starts a request. All of its `n` sequences are queued, or none. Dropping the future aborts the request.
     ///
     /// # Errors
     /// The engine's refusal: invalid, never fits, queue full, draining, unavailable.

@@ -1,0 +1,202 @@
+//! Keeps one session open to the engine, and opens it again with growing pauses after a loss.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kvasir_proto::engine::v1::engine_client::EngineClient as Stub;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use super::routes::Routes;
+use crate::error::refusal;
+use crate::types::session_request::Kind;
+use crate::types::{AbortRequest, Error, ErrorCode, GenerateRequest, SessionRequest, StepOutputs};
+
+/// Requests that wait for the transport; more wait for their turn.
+const MAX_UNSENT: usize = 256;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Whether the engine can be talked to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Link {
+    /// No attempt has ended yet.
+    Connecting,
+    /// A session is open.
+    Open,
+    /// The last attempt failed or the session broke, for this reason.
+    Lost(String),
+}
+
+/// What the client and the task that runs the session share.
+#[derive(Debug)]
+pub(super) struct Session {
+    target: String,
+    link: watch::Sender<Link>,
+    unsent: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    routes: Routes,
+    outgoing: Option<mpsc::UnboundedSender<Outgoing>>,
+}
+
+/// A message on its way to the transport. Its queue is bounded by accounting: requests hold a permit until they are taken, and a live
+/// request queues at most one abort per sequence and one for all.
+#[derive(Debug)]
+struct Outgoing {
+    message: SessionRequest,
+    /// Returned when the transport takes the message.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Session {
+    pub(super) fn new(target: &str) -> Self {
+        Self {
+            target: target.to_owned(),
+            link: watch::Sender::new(Link::Connecting),
+            unsent: Arc::new(Semaphore::new(MAX_UNSENT)),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn link(&self) -> watch::Receiver<Link> {
+        self.link.subscribe()
+    }
+
+    /// Runs until dropped.
+    pub(super) async fn run(&self, mut stub: Stub<Channel>) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let (sender, receiver) = mpsc::unbounded_channel::<Outgoing>();
+            let requests = UnboundedReceiverStream::new(receiver).map(|outgoing| outgoing.message);
+            let reason = match stub.session(requests).await {
+                Ok(response) => {
+                    self.opened(sender);
+                    let (heard, reason) = self.read(response.into_inner()).await;
+                    if heard {
+                        pause = FIRST_PAUSE;
+                    }
+                    reason
+                }
+                Err(status) => describe(&status),
+            };
+            self.lost(reason);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Works on the routing table.
+    pub(super) fn with_routes<T>(&self, work: impl FnOnce(&mut Routes) -> T) -> T {
+        work(&mut self.lock().routes)
+    }
+
+    /// Sends a request whose route exists, when the transport has room.
+    ///
+    /// # Errors
+    /// If there is no session, or it broke meanwhile.
+    pub(super) async fn send(&self, request: GenerateRequest) -> Result<(), Error> {
+        let permit = Arc::clone(&self.unsent)
+            .acquire_owned()
+            .await
+            .map_err(|_| self.unavailable())?;
+        self.queue(Kind::Generate(request), Some(permit))
+    }
+
+    /// Sends an abort; without a session there is nothing to abort.
+    pub(super) fn abort(&self, wire_id: String, index: Option<u32>) {
+        if self
+            .queue(
+                Kind::Abort(AbortRequest {
+                    request_id: wire_id,
+                    index,
+                }),
+                None,
+            )
+            .is_err()
+        {
+            tracing::trace!("an abort had no session to go to");
+        }
+    }
+
+    /// The error of a call that can't be made now.
+    pub(super) fn unavailable(&self) -> Error {
+        let reason = match &*self.link.borrow() {
+            Link::Lost(reason) => reason.clone(),
+            Link::Connecting | Link::Open => "the session is not open".to_owned(),
+        };
+        let message = format!(
+            "the engine at {} can't be reached ({reason}); it is tried again",
+            self.target
+        );
+        refusal(ErrorCode::Unavailable, message)
+    }
+
+    fn queue(&self, kind: Kind, permit: Option<OwnedSemaphorePermit>) -> Result<(), Error> {
+        let outgoing = Outgoing {
+            message: SessionRequest { kind: Some(kind) },
+            _permit: permit,
+        };
+        let sent = self
+            .lock()
+            .outgoing
+            .as_ref()
+            .is_some_and(|sender| sender.send(outgoing).is_ok());
+        if sent { Ok(()) } else { Err(self.unavailable()) }
+    }
+
+    /// Routes what the engine sends until the session ends. Says whether anything came, and why it ended.
+    async fn read(&self, mut outputs: Streaming<StepOutputs>) -> (bool, String) {
+        let mut heard = false;
+        loop {
+            match outputs.message().await {
+                Ok(Some(message)) => {
+                    heard = true;
+                    for wire_id in self.with_routes(|routes| routes.route(message)) {
+                        self.abort(wire_id, None);
+                    }
+                }
+                Ok(None) => return (heard, "the engine ended the session".to_owned()),
+                Err(status) => return (heard, describe(&status)),
+            }
+        }
+    }
+
+    fn opened(&self, sender: mpsc::UnboundedSender<Outgoing>) {
+        self.lock().outgoing = Some(sender);
+        self.link.send_replace(Link::Open);
+        tracing::info!(target = self.target, "session with the engine is open");
+    }
+
+    fn lost(&self, reason: String) {
+        tracing::warn!(target = self.target, reason, "no session with the engine");
+        self.link.send_replace(Link::Lost(reason));
+        let error = self.unavailable();
+        let mut state = self.lock();
+        state.outgoing = None;
+        state.routes.fail_all(&error);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Every change under the lock is complete before anything that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A status with the reasons behind it: tonic's own text is often just "transport error".
+fn describe(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
