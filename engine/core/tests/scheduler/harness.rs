@@ -1,0 +1,409 @@
+//! An engine without a model: the scheduler, and an executor that remembers what each KV slot holds.
+//!
+//! The KV of a position is a digest of the cache root and of all tokens up to it, so a slot that was never written, or was written for another
+//! sequence, is seen when it is read. A sampled token is a function of the digest, so the output of a sequence is known without running it.
+
+use std::collections::BTreeMap;
+
+use kvasir_cache_key::CacheRoot;
+use kvasir_engine_core::{
+    BlockId, Event, FinishReason, Micros, Reject, Request, Scheduler, SchedulerConfig, SeqId, SeqPlan,
+    StepOutcome, StepPlan, StopConditions, TokenId,
+};
+
+/// Sampled tokens are below it.
+pub(crate) const VOCAB: u32 = 8;
+
+/// Limits that bind nowhere, with blocks of four tokens.
+pub(crate) fn roomy() -> SchedulerConfig {
+    SchedulerConfig {
+        max_num_batched_tokens: 1000,
+        max_num_seqs: 64,
+        max_num_active_seqs: 64,
+        max_model_len: 1000,
+        block_size: 4,
+        num_blocks: 1001,
+        enable_prefix_caching: true,
+        long_prefill_token_threshold: 0,
+        max_num_queued_reqs: 1000,
+        max_num_queued_tokens: 100_000,
+    }
+}
+
+/// Ten usable blocks of sixteen tokens.
+pub(crate) fn ten_blocks() -> SchedulerConfig {
+    SchedulerConfig {
+        block_size: 16,
+        num_blocks: 11,
+        ..roomy()
+    }
+}
+
+/// A request that ends after `max_tokens` tokens and by nothing else.
+pub(crate) fn request(prompt: impl IntoIterator<Item = TokenId>, max_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.into_iter().collect(),
+        stop: StopConditions {
+            max_tokens,
+            ..StopConditions::default()
+        },
+        priority: 0,
+        cache_root: CacheRoot([0; 32]),
+        reads_prefix_cache: true,
+    }
+}
+
+/// What a position's KV holds: every token up to it, under its root.
+fn extend_digest(before: u64, token: TokenId) -> u64 {
+    (before ^ u64::from(token).wrapping_add(1))
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(23)
+}
+
+fn root_digest(root: CacheRoot) -> u64 {
+    root.0
+        .iter()
+        .fold(1, |digest, &byte| extend_digest(digest, u32::from(byte)))
+}
+
+/// The token sampled after a position.
+fn sample(digest: u64) -> TokenId {
+    (digest >> 40) as u32 % VOCAB
+}
+
+/// What a request generates when nothing interferes, with the reason of its end.
+pub(crate) fn expected_output(request: &Request, config: &SchedulerConfig) -> (Vec<TokenId>, FinishReason) {
+    let mut digest = request
+        .prompt
+        .iter()
+        .fold(root_digest(request.cache_root), |d, &token| {
+            extend_digest(d, token)
+        });
+    let room = config
+        .max_model_len
+        .min((config.num_blocks - 1) * config.block_size + 1) as usize
+        - request.prompt.len();
+    let mut output = Vec::new();
+    loop {
+        let token = sample(digest);
+        digest = extend_digest(digest, token);
+        output.push(token);
+        if output.len() >= request.stop.min_tokens as usize {
+            if request.stop.eos_token_ids.contains(&token) {
+                return (output, FinishReason::Eos);
+            }
+            if request.stop.stop_token_ids.contains(&token) {
+                return (output, FinishReason::StopToken(token));
+            }
+        }
+        if output.len() >= room.min(request.stop.max_tokens as usize) {
+            return (output, FinishReason::Length);
+        }
+    }
+}
+
+/// One sequence as the executor sees it.
+#[derive(Debug)]
+struct Known {
+    root: CacheRoot,
+    /// Prompt and sampled tokens.
+    tokens: Vec<TokenId>,
+    prompt_len: usize,
+    table: Vec<BlockId>,
+}
+
+/// Scheduler and executor, with everything that happened.
+pub(crate) struct Engine {
+    pub(crate) config: SchedulerConfig,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) plan: StepPlan,
+    pub(crate) events: Vec<Event>,
+    /// Every plan so far.
+    pub(crate) plans: Vec<StepPlan>,
+    clock: u64,
+    known: BTreeMap<SeqId, Known>,
+    /// Digest per block and offset.
+    slots: BTreeMap<(BlockId, u32), u64>,
+    outcome: Option<StepOutcome>,
+}
+
+impl Engine {
+    pub(crate) fn new(config: SchedulerConfig) -> Self {
+        Self {
+            scheduler: Scheduler::new(config.clone()).expect("the limits work"),
+            config,
+            plan: StepPlan::new(),
+            events: Vec::new(),
+            plans: Vec::new(),
+            clock: 0,
+            known: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            outcome: None,
+        }
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "tests build a request in the call")]
+    pub(crate) fn submit(&mut self, request: Request) -> SeqId {
+        self.try_submit(&request).expect("the request is taken")
+    }
+
+    pub(crate) fn try_submit(&mut self, request: &Request) -> Result<SeqId, Reject> {
+        let id = self.scheduler.submit(Micros(self.clock), request.clone())?;
+        self.learn(id, request);
+        Ok(id)
+    }
+
+    pub(crate) fn try_submit_group(&mut self, requests: &[Request]) -> Result<Vec<SeqId>, Reject> {
+        let ids = self
+            .scheduler
+            .submit_group(Micros(self.clock), requests.to_vec())?;
+        for (&id, request) in ids.iter().zip(requests) {
+            self.learn(id, request);
+        }
+        Ok(ids)
+    }
+
+    fn learn(&mut self, id: SeqId, request: &Request) {
+        let (root, tokens) = (request.cache_root, request.prompt.to_vec());
+        let known = Known {
+            root,
+            prompt_len: tokens.len(),
+            tokens,
+            table: Vec::new(),
+        };
+        assert!(self.known.insert(id, known).is_none(), "{id:?} was given twice");
+    }
+
+    /// Plans a step and runs it, so that its outcome is ready. Says whether there was one.
+    pub(crate) fn start(&mut self) -> bool {
+        self.clock += 1000;
+        if !self
+            .scheduler
+            .schedule(Micros(self.clock), &mut self.plan, &mut self.events)
+        {
+            assert_eq!(self.plan.num_tokens(), 0, "a plan without a step is empty");
+            return false;
+        }
+        self.assert_within_limits();
+        self.plans.push(self.plan.clone());
+        self.outcome = Some(self.execute());
+        true
+    }
+
+    /// Completes the step that was started.
+    pub(crate) fn finish(&mut self) {
+        let outcome = self.outcome.take().expect("a step was started");
+        self.scheduler
+            .complete(self.plan.step, &outcome, &mut self.events)
+            .expect("the outcome belongs to the plan");
+        for &(id, token) in &outcome.sampled {
+            self.known
+                .get_mut(&id)
+                .expect("sampled sequences are known")
+                .tokens
+                .push(token);
+        }
+    }
+
+    /// Fails the step that was started.
+    pub(crate) fn fail(&mut self) {
+        self.outcome.take().expect("a step was started");
+        self.scheduler.fail_step(self.plan.step, &mut self.events);
+    }
+
+    pub(crate) fn is_step_in_flight(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    /// One whole step. Says whether there was one.
+    pub(crate) fn step(&mut self) -> bool {
+        let started = self.start();
+        if started {
+            self.finish();
+            self.check();
+        }
+        started
+    }
+
+    /// Runs until nothing is left; a scheduler that makes no progress fails.
+    pub(crate) fn run(&mut self) {
+        let bound = 100_000;
+        let steps = (0..bound).take_while(|_| self.step()).count();
+        assert!(steps < bound, "the engine makes no progress");
+    }
+
+    pub(crate) fn abort(&mut self, id: SeqId) {
+        self.scheduler.abort(id, &mut self.events);
+    }
+
+    pub(crate) fn check(&self) {
+        assert_eq!(self.scheduler.check(), Ok(()));
+    }
+
+    /// Sequence and number of positions for each part of the last plan.
+    pub(crate) fn shares(&self) -> Vec<(SeqId, usize)> {
+        self.plan
+            .seqs
+            .iter()
+            .map(|seq| (seq.seq, seq.tokens.len()))
+            .collect()
+    }
+
+    /// The blocks of a sequence, as its plans told them.
+    pub(crate) fn table(&self, id: SeqId) -> Vec<BlockId> {
+        self.known[&id].table.clone()
+    }
+
+    /// Output tokens reported for a sequence.
+    pub(crate) fn output(&self, id: SeqId) -> Vec<TokenId> {
+        let tokens = self.events.iter().filter_map(|event| match event {
+            Event::Token { seq, token } if *seq == id => Some(*token),
+            _ => None,
+        });
+        tokens.collect()
+    }
+
+    /// Why a sequence ended, if it has; it ends once, and nothing follows.
+    pub(crate) fn finish_reason(&self, id: SeqId) -> Option<FinishReason> {
+        let mut reason = None;
+        for event in &self.events {
+            let (seq, ended) = match *event {
+                Event::Finished { seq, reason } => (seq, Some(reason)),
+                Event::Scheduled { seq, .. } | Event::Preempted { seq } | Event::Token { seq, .. } => {
+                    (seq, None)
+                }
+            };
+            if seq == id {
+                assert_eq!(reason, None, "{event:?} follows the end of {id:?}");
+                reason = ended;
+            }
+        }
+        reason
+    }
+
+    /// Cached tokens of each time a sequence was scheduled.
+    pub(crate) fn cached_tokens(&self, id: SeqId) -> Vec<u32> {
+        let cached = self.events.iter().filter_map(|event| match event {
+            Event::Scheduled {
+                seq, cached_tokens, ..
+            } if *seq == id => Some(*cached_tokens),
+            _ => None,
+        });
+        cached.collect()
+    }
+
+    pub(crate) fn num_used_blocks(&self) -> u32 {
+        let stats = self.scheduler.stats();
+        stats.num_usable_blocks - stats.num_free_blocks
+    }
+
+    fn assert_within_limits(&self) {
+        let (plan, config) = (&self.plan, &self.config);
+        assert!(
+            plan.num_tokens() <= config.max_num_batched_tokens as usize,
+            "the token budget is exceeded"
+        );
+        assert!(
+            plan.seqs.len() <= config.max_num_seqs as usize,
+            "too many sequences in a step"
+        );
+        assert!(
+            self.scheduler.stats().num_running <= config.max_num_active_seqs,
+            "too many sequences run"
+        );
+        let mut next_token = 0;
+        let mut next_block = 0;
+        for seq in &plan.seqs {
+            assert!(!seq.tokens.is_empty(), "a sequence without work is in the plan");
+            assert_eq!(
+                (seq.tokens.start, seq.blocks.start),
+                (next_token, next_block),
+                "ranges must not overlap or leave gaps"
+            );
+            (next_token, next_block) = (seq.tokens.end, seq.blocks.end);
+        }
+        assert_eq!((next_token, next_block), (plan.tokens.len(), plan.blocks.len()));
+    }
+
+    /// All reads see the state before the step, then all writes happen: sharing within a step would be caught.
+    fn execute(&mut self) -> StepOutcome {
+        let mut writes = Vec::new();
+        let mut sampled = Vec::new();
+        for seq in &self.plan.seqs {
+            let known = self
+                .known
+                .get_mut(&seq.seq)
+                .expect("only submitted sequences are planned");
+            known.table.truncate(seq.blocks_from as usize);
+            assert_eq!(
+                known.table.len(),
+                seq.blocks_from as usize,
+                "the block table has a gap"
+            );
+            known
+                .table
+                .extend_from_slice(&self.plan.blocks[seq.blocks.clone()]);
+            let digests = digests(known, seq, &self.plan);
+            let (read, written) = digests.split_at(seq.first_position as usize);
+            for (position, digest) in (0..).zip(read) {
+                let found = self.slots.get(&slot(known, position, &self.config));
+                assert_eq!(
+                    found,
+                    Some(digest),
+                    "{:?} reads position {position}, which holds something else",
+                    seq.seq
+                );
+            }
+            for (position, &digest) in (seq.first_position..).zip(written) {
+                writes.push((slot(known, position, &self.config), digest));
+            }
+            if seq.samples {
+                sampled.push((seq.seq, sample(digests[digests.len() - 1])));
+            }
+        }
+        let num_writes = writes.len();
+        let step: BTreeMap<_, _> = writes.into_iter().collect();
+        assert_eq!(step.len(), num_writes, "two sequences write to one slot");
+        self.slots.extend(step);
+        StepOutcome { sampled }
+    }
+}
+
+/// The digests of a sequence's positions up to the end of its part of the step. Asserts that the plan's tokens are the sequence's.
+fn digests(known: &Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
+    let first = seq.first_position as usize;
+    let end = first + seq.tokens.len();
+    assert_eq!(
+        plan.tokens[seq.tokens.clone()],
+        known.tokens[first..end],
+        "{:?} computes tokens that aren't its own",
+        seq.seq
+    );
+    assert_eq!(
+        seq.samples,
+        end == known.tokens.len(),
+        "{:?} samples exactly after its last token",
+        seq.seq
+    );
+    assert_eq!(
+        seq.output_index as usize,
+        known.tokens.len() - known.prompt_len,
+        "{:?} draws at another position",
+        seq.seq
+    );
+    let mut digest = root_digest(known.root);
+    let chain = known.tokens[..end].iter().map(|&token| {
+        digest = extend_digest(digest, token);
+        digest
+    });
+    chain.collect()
+}
+
+fn slot(known: &Known, position: u32, config: &SchedulerConfig) -> (BlockId, u32) {
+    let block = known.table[(position / config.block_size) as usize];
+    assert!(
+        block.0 > 0 && block.0 < config.num_blocks,
+        "{block:?} is not a block of the pool"
+    );
+    (block, position % config.block_size)
+}

@@ -1,0 +1,270 @@
+//! Laws that hold for any order of actions, checked after each of them by generation.
+//!
+//! Vocabulary, pools and budgets are tiny, so that prefixes are shared, blocks run out and chunks are cut all the time. The harness asserts
+//! on the way that plans keep to the limits and that no position is read before it was written for this very sequence.
+
+use kvasir_cache_key::CacheRoot;
+use kvasir_engine_core::{FinishReason, Request, SchedulerConfig, SeqId, StopConditions};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+
+use crate::harness::{Engine, expected_output, roomy};
+
+/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    if config.rng_seed == RngSeed::Random {
+        config.rng_seed = RngSeed::Fixed(20_261_129);
+    }
+    config
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Submit(Request),
+    SubmitGroup(Request, usize),
+    /// Which of all sequences so far, modulo their number.
+    Abort(usize),
+    Start,
+    Finish,
+    Fail,
+    Reset,
+}
+
+prop_compose! {
+    fn request()(
+        prompt in proptest::collection::vec(0_u32..2, 1..24),
+        root in 0_u8..2,
+        max_tokens in 1_u32..24,
+        min_tokens in 0_u32..4,
+        eos in 0_u32..64,
+        stop in 0_u32..64,
+        reads_prefix_cache in proptest::bool::weighted(0.9),
+    ) -> Request {
+        let stop = StopConditions { max_tokens, min_tokens, eos_token_ids: vec![eos], stop_token_ids: vec![stop] };
+        Request { prompt: prompt.into(), stop, priority: 0, cache_root: CacheRoot([root; 32]), reads_prefix_cache }
+    }
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => request().prop_map(Action::Submit),
+        1 => (request(), 0_usize..4).prop_map(|(request, n)| Action::SubmitGroup(request, n)),
+        1 => any::<usize>().prop_map(Action::Abort),
+        14 => Just(Action::Start),
+        16 => Just(Action::Finish),
+        1 => Just(Action::Fail),
+        1 => Just(Action::Reset),
+    ]
+}
+
+prop_compose! {
+    fn limits()(
+        block_size in 1_u32..5,
+        num_blocks in prop_oneof![1 => 2_u32..6, 4 => 6_u32..16],
+        max_num_seqs in 1_u32..5,
+        active in 1_u32..5,
+        spare_budget in 0_u32..12,
+        max_model_len in prop_oneof![1 => 2_u32..20, 4 => 30_u32..60],
+        long_prefill_token_threshold in prop_oneof![Just(0_u32), 1_u32..6],
+        enable_prefix_caching in proptest::bool::weighted(0.8),
+        max_num_queued_reqs in 1_u32..16,
+        max_num_queued_tokens in prop_oneof![1 => 1_u64..60, 4 => 60_u64..400],
+    ) -> SchedulerConfig {
+        SchedulerConfig {
+            max_num_batched_tokens: max_num_seqs + spare_budget,
+            max_num_seqs,
+            max_num_active_seqs: active.min(max_num_seqs),
+            max_model_len,
+            block_size,
+            num_blocks,
+            enable_prefix_caching,
+            long_prefill_token_threshold,
+            max_num_queued_reqs,
+            max_num_queued_tokens,
+        }
+    }
+}
+
+/// An engine under test, and what was asked of it.
+struct World {
+    engine: Engine,
+    submitted: Vec<(SeqId, Request)>,
+}
+
+impl World {
+    fn new(config: SchedulerConfig) -> Self {
+        Self {
+            engine: Engine::new(config),
+            submitted: Vec::new(),
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
+        let engine = &mut self.engine;
+        match action {
+            Action::Submit(request) => {
+                if let Ok(id) = engine.try_submit(&request) {
+                    self.submitted.push((id, request));
+                }
+            }
+            Action::SubmitGroup(request, n) => {
+                let waiting = engine.scheduler.stats().num_waiting;
+                let ids = engine
+                    .try_submit_group(&vec![request.clone(); n])
+                    .unwrap_or_default();
+                prop_assert!(ids.is_empty() || ids.len() == n, "a group was queued in part");
+                prop_assert_eq!(engine.scheduler.stats().num_waiting, waiting + ids.len() as u32);
+                self.submitted
+                    .extend(ids.into_iter().map(|id| (id, request.clone())));
+            }
+            Action::Abort(at) => {
+                if let Some((id, _)) = self.submitted.get(at % self.submitted.len().max(1)) {
+                    engine.abort(*id);
+                }
+            }
+            Action::Start => self.start()?,
+            Action::Finish if engine.is_step_in_flight() => engine.finish(),
+            Action::Fail if engine.is_step_in_flight() => engine.fail(),
+            Action::Reset => {
+                let was_idle = self.engine.num_used_blocks() == 0;
+                prop_assert_eq!(self.engine.scheduler.reset_prefix_cache(), was_idle);
+            }
+            Action::Finish | Action::Fail => {}
+        }
+        prop_assert_eq!(self.engine.scheduler.check(), Ok(()));
+        Ok(())
+    }
+
+    /// Nothing waits for ever: a step comes whenever there is a sequence and no step in flight.
+    fn start(&mut self) -> Result<(), TestCaseError> {
+        let stats = self.engine.scheduler.stats();
+        let has_work = stats.num_running + stats.num_waiting > 0;
+        let expected = has_work && !self.engine.is_step_in_flight();
+        if self.engine.is_step_in_flight() {
+            let mut plan = kvasir_engine_core::StepPlan::new();
+            let scheduler = &mut self.engine.scheduler;
+            prop_assert!(!scheduler.schedule(kvasir_engine_core::Micros(0), &mut plan, &mut Vec::new()));
+        } else {
+            prop_assert_eq!(self.engine.start(), expected);
+        }
+        Ok(())
+    }
+
+    /// Runs to the end and looks at what came out.
+    fn settle(mut self) -> Result<Engine, TestCaseError> {
+        if self.engine.is_step_in_flight() {
+            self.engine.finish();
+        }
+        self.engine.run();
+        for (id, request) in &self.submitted {
+            let (expected, expected_reason) = expected_output(request, &self.engine.config);
+            let output = self.engine.output(*id);
+            match self.engine.finish_reason(*id) {
+                Some(FinishReason::Abort | FinishReason::Error) => {
+                    prop_assert!(expected.starts_with(&output));
+                }
+                reason => prop_assert_eq!((reason, output), (Some(expected_reason), expected)),
+            }
+        }
+        prop_assert_eq!(
+            self.engine.num_used_blocks(),
+            0,
+            "the pool is whole after all sequences ended"
+        );
+        let stats = self.engine.scheduler.stats();
+        prop_assert_eq!(
+            (stats.num_running, stats.num_waiting, stats.num_queued_tokens),
+            (0, 0, 0)
+        );
+        Ok(self.engine)
+    }
+}
+
+fn run(config: SchedulerConfig, actions: Vec<Action>) -> Result<Engine, TestCaseError> {
+    let mut world = World::new(config);
+    for action in actions {
+        world.act(action)?;
+    }
+    world.settle()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn any_order_of_actions_keeps_the_invariants_and_gives_every_sequence_its_output(
+        limits in limits(),
+        actions in proptest::collection::vec(action(), 0..100),
+    ) {
+        run(limits, actions)?;
+    }
+
+    #[test]
+    fn equal_actions_give_equal_plans_and_events(
+        limits in limits(),
+        actions in proptest::collection::vec(action(), 0..60),
+    ) {
+        let (a, b) = (run(limits.clone(), actions.clone())?, run(limits, actions)?);
+        prop_assert_eq!(a.plans, b.plans);
+        prop_assert_eq!(a.events, b.events);
+    }
+
+    #[test]
+    fn pool_chunks_and_cache_never_show_in_the_output(
+        requests in proptest::collection::vec(request(), 1..8),
+        num_blocks in 12_u32..20,
+        chunk in 1_u32..8,
+        caching in any::<bool>(),
+    ) {
+        // Limits by which no output is clipped: 39 tokens fit.
+        let tight = SchedulerConfig {
+            block_size: 4,
+            num_blocks,
+            max_num_batched_tokens: chunk.max(4),
+            max_num_seqs: 4,
+            max_num_active_seqs: 4,
+            enable_prefix_caching: caching,
+            ..roomy()
+        };
+        let outputs = |config: SchedulerConfig| {
+            let mut engine = Engine::new(config);
+            let ids: Vec<_> = requests.iter().map(|request| engine.submit(request.clone())).collect();
+            engine.run();
+            ids.iter().map(|&id| (engine.output(id), engine.finish_reason(id))).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(outputs(tight), outputs(roomy()));
+    }
+}
+
+/// The generator has to reach the interesting states, or the laws above hold for nothing.
+#[test]
+fn the_generated_runs_preempt_share_chunk_abort_and_fail() {
+    use proptest::strategy::ValueTree as _;
+    use proptest::test_runner::TestRunner;
+
+    let mut runner = TestRunner::new(config());
+    let strategy = (limits(), proptest::collection::vec(action(), 0..100));
+    let (mut preempted, mut shared, mut chunked, mut aborted, mut failed) = (0, 0, 0, 0, 0);
+    for _ in 0..200 {
+        let (limits, actions) = strategy.new_tree(&mut runner).expect("a case").current();
+        let engine = run(limits, actions).expect("the laws hold");
+        let stats = engine.scheduler.stats();
+        preempted += u32::from(stats.num_preemptions > 0);
+        shared += u32::from(stats.prefix_cache_hits > 0);
+        chunked += u32::from(
+            engine
+                .plans
+                .iter()
+                .flat_map(|plan| &plan.seqs)
+                .any(|seq| !seq.samples),
+        );
+        let ended = |wanted| {
+            engine.events.iter().any(|event| matches!(event, kvasir_engine_core::Event::Finished { reason, .. } if *reason == wanted))
+        };
+        aborted += u32::from(ended(FinishReason::Abort));
+        failed += u32::from(ended(FinishReason::Error));
+    }
+    let reached = [preempted, shared, chunked, aborted, failed];
+    assert!(reached.iter().all(|&runs| runs >= 20), "of 200 runs: {reached:?}");
+}
