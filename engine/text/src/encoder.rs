@@ -1,0 +1,214 @@
+//! Text to token ids, with and without control tokens.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use tokenizers::tokenizer::normalizer::Range as TokenizerRange;
+use tokenizers::tokenizer::pre_tokenizer::Split;
+use tokenizers::{
+    AddedToken, Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Token,
+    Tokenizer,
+};
+
+use crate::error::TextError;
+use crate::protect::ControlSpan;
+
+/// Text to token ids.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    tokenizer: Tokenizer,
+    /// Added tokens that are ordinary text (for example runs of spaces), searched before normalization.
+    ordinary: TokenFinder,
+    /// The same for those that the tokenizer searches in normalized text.
+    ordinary_normalized: TokenFinder,
+}
+
+/// Finds added tokens in text.
+#[derive(Debug)]
+struct TokenFinder {
+    finder: Option<AhoCorasick>,
+    tokens: Vec<(u32, AddedToken)>,
+}
+
+/// A part of a text: an added token with its id, or text between them.
+type Piece = (Option<u32>, std::ops::Range<usize>);
+
+impl Encoder {
+    pub(crate) fn new(tokenizer: Tokenizer) -> Result<Self, TextError> {
+        let mut ordinary: Vec<(u32, AddedToken)> = tokenizer
+            .get_added_tokens_decoder()
+            .iter()
+            .filter(|(_, token)| !token.special)
+            .map(|(id, token)| (*id, token.clone()))
+            .collect();
+        ordinary.sort_by_key(|(id, _)| *id);
+        let (normalized, raw): (Vec<_>, Vec<_>) =
+            ordinary.into_iter().partition(|(_, token)| token.normalized);
+        let patterns = raw.iter().map(|(_, token)| token.content.clone()).collect();
+        let ordinary = TokenFinder::new(raw, patterns);
+        let mut patterns = Vec::with_capacity(normalized.len());
+        for (_, token) in &normalized {
+            let mut content = NormalizedString::from(token.content.as_str());
+            if let Some(normalizer) = tokenizer.get_normalizer() {
+                normalizer
+                    .normalize(&mut content)
+                    .map_err(|error| encode_error(&*error))?;
+            }
+            patterns.push(content.get().to_owned());
+        }
+        let ordinary_normalized = TokenFinder::new(normalized, patterns);
+        Ok(Self {
+            tokenizer,
+            ordinary,
+            ordinary_normalized,
+        })
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Encodes as `tokenizers` does: control tokens in the text become control tokens.
+    pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, add_special_tokens)
+            .map_err(|error| encode_error(&*error))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Encodes `text` with control tokens at the `spans` and nowhere else. Added tokens that aren't special (for example
+    /// runs of spaces) are found in the text, unless `is_control` says that they are controls too.
+    ///
+    /// Everything between two spans is one piece, encoded exactly as `tokenizers` does with a text that has no control
+    /// tokens. The steps are those of its own `encode`: split off added tokens, normalize, pre-tokenize, run the model.
+    pub(crate) fn encode_spans(
+        &self,
+        text: &str,
+        spans: &[ControlSpan],
+        is_control: impl Fn(u32) -> bool,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, TextError> {
+        self.try_encode_spans(text, spans, is_control, add_special_tokens)
+            .map_err(|error| encode_error(&*error))
+    }
+
+    fn try_encode_spans(
+        &self,
+        text: &str,
+        spans: &[ControlSpan],
+        is_control: impl Fn(u32) -> bool,
+        add_special_tokens: bool,
+    ) -> tokenizers::Result<Vec<u32>> {
+        let mut pre_tokenized = PreTokenizedString::from(text);
+        let added = self.tokenizer.get_added_tokens_decoder();
+        // The first split sees the whole text as one piece.
+        let controls = between(
+            text,
+            spans
+                .iter()
+                .map(|span| (span.id, span.range.clone(), added.get(&span.id))),
+        );
+        pre_tokenized.split(|_, piece| Ok(splits(&piece, &controls)))?;
+        pre_tokenized
+            .split(|_, piece| Ok(splits(&piece, &self.ordinary.pieces(piece.get(), &is_control))))?;
+        pre_tokenized.split(|_, mut piece| {
+            if let Some(normalizer) = self.tokenizer.get_normalizer() {
+                normalizer.normalize(&mut piece)?;
+            }
+            Ok(splits(
+                &piece,
+                &self.ordinary_normalized.pieces(piece.get(), &is_control),
+            ))
+        })?;
+        if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut pre_tokenized)?;
+        }
+        pre_tokenized.tokenize(|piece| self.tokenizer.get_model().tokenize(piece.get()))?;
+        let encoding = pre_tokenized.into_encoding(None, 0, OffsetType::None)?;
+        let encoding = self.tokenizer.post_process(encoding, None, add_special_tokens)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+}
+
+impl TokenFinder {
+    fn new(tokens: Vec<(u32, AddedToken)>, patterns: Vec<String>) -> Self {
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(&patterns)
+            .ok()
+            .filter(|_| !tokens.is_empty());
+        Self { finder, tokens }
+    }
+
+    fn pieces(&self, text: &str, is_control: impl Fn(u32) -> bool) -> Vec<Piece> {
+        let found = self
+            .finder
+            .iter()
+            .flat_map(|finder| finder.find_iter(text))
+            .filter_map(|found| {
+                let (id, token) = &self.tokens[found.pattern().as_usize()];
+                (!is_control(*id)).then_some((*id, found.range(), Some(token)))
+            });
+        between(text, found)
+    }
+}
+
+/// The found tokens, widened as their flags say, and the text between them.
+fn between<'t>(
+    text: &str,
+    found: impl Iterator<Item = (u32, std::ops::Range<usize>, Option<&'t AddedToken>)>,
+) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut last = 0;
+    for (id, range, token) in found {
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some(token) = token {
+            if token.single_word && !stands_alone(text, &range) {
+                continue;
+            }
+            if token.lstrip {
+                start = text[..start].trim_end().len();
+            }
+            if token.rstrip {
+                end = text.len() - text[end..].trim_start().len();
+            }
+        }
+        start = start.max(last);
+        if start > last {
+            pieces.push((None, last..start));
+        }
+        pieces.push((Some(id), start..end));
+        last = end;
+    }
+    if last < text.len() || pieces.is_empty() {
+        pieces.push((None, last..text.len()));
+    }
+    pieces
+}
+
+fn stands_alone(text: &str, range: &std::ops::Range<usize>) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    !text[..range.start].ends_with(is_word) && !text[range.end..].starts_with(is_word)
+}
+
+fn splits(piece: &NormalizedString, pieces: &[Piece]) -> Vec<Split> {
+    pieces
+        .iter()
+        .filter_map(|(id, range)| {
+            let slice = piece.slice(TokenizerRange::Normalized(range.clone()))?;
+            Some(match id {
+                None => Split::from(slice),
+                Some(id) => {
+                    let value = slice.get().to_owned();
+                    let length = value.len();
+                    Split::from((slice, Some(vec![Token::new(*id, value, (0, length))])))
+                }
+            })
+        })
+        .collect()
+}
+
+fn encode_error(error: &(dyn std::error::Error + Send + Sync)) -> TextError {
+    TextError::Encode {
+        reason: error.to_string(),
+    }
+}
