@@ -1,3 +1,5 @@
 //! The `kvasir` binary.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    kvasir::cli::run()
+}

@@ -63,7 +63,7 @@ fn remote(host: &str) -> String {
 impl fmt::Display for LocalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Tcp(address) => write!(f, "{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

@@ -6,10 +6,10 @@ use crate::source::Source;
 use crate::suggest::closest;
 
 /// Variables of ours that are no options; they are read elsewhere.
-const OTHER_VARIABLES: &[&str] = &["KVASIR_CACHE_DIR", "KVASIR_CONFIG"];
+const OTHER_VARIABLES: &[&str] = &["KVASIR_CACHE", "KVASIR_CONFIG"];
 
 /// Prefixes of variables that are nobody's mistake: tests' own, and what Kubernetes sets for a service named `kvasir`.
-const OTHER_PREFIXES: &[&str] = &["KVASIR_TEST_", "KVASIR_SERVICE_", "KVASIR_PORT_"];
+const OTHER_PREFIXES: &[&str] = &["KVASIR_TEST_", "KVASIR_FUZZ_", "KVASIR_SERVICE_", "KVASIR_PORT_"];
 
 /// What the environment says, and what in it will be ignored.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,6 +1,7 @@
 //! The configuration of every role: what can be set, how it is written, and where each value came from.
 //!
-//! An option is declared once, in a section ([`ModelConfig`], [`EngineConfig`], [`HttpConfig`], [`LogConfig`]). Its key
+//! An option is declared once, in a section ([`ModelConfig`], [`EngineConfig`], [`HttpConfig`],
+//! [`GrpcConfig`], [`ProcessConfig`]). Its key
 //! is the flag's name, the key in the configuration file and, as `KVASIR_MAX_MODEL_LEN`, the environment variable;
 //! all three are parsed by the same [`Value`]. Layers are merged as flag > environment > file > default and each
 //! [`Setting`] keeps the [`Source`] it came from, so that a server can say why it behaves as it does.
@@ -34,7 +35,7 @@ pub use layer::{Layer, Raw};
 pub use options::{Kind, Spec};
 pub use report::{Entry, Report};
 pub use secret::Secret;
-pub use sections::{EngineConfig, HttpConfig, LogConfig, ModelConfig};
+pub use sections::{EngineConfig, GrpcConfig, HttpConfig, ModelConfig, ProcessConfig};
 pub use source::{Setting, Source};
 pub use suggest::closest;
 pub use value::Value;

@@ -1,5 +1,6 @@
 //! The options themselves. Names and defaults are vLLM's wherever the option is.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -10,21 +11,25 @@ use crate::error::ConfigError;
 use crate::options::section;
 use crate::secret::Secret;
 
+/// gRPC's customary port, on loopback.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 50051);
+
 section! {
     /// Which model, and how its text is made.
     ModelConfig, "Model" {
         "model" => model: Option<String> = None, "MODEL",
-            "A GGUF file, a folder with safetensors, or a Hugging Face repository [default: SmolLM2-135M-Instruct]";
+            "A GGUF file, a folder with safetensors, or a Hugging Face repository as org/name[@revision][:quant or :file.gguf] \
+             [default: SmolLM2-135M-Instruct]";
         "served-model-name" => served_model_name: Vec<String> = Vec::new(), "NAME",
             "Name that clients ask for; repeatable, the first one is in answers [default: the model's name]";
-        "revision" => revision: Option<String> = None, "REVISION",
-            "Branch, tag or commit of the Hugging Face repository [default: main]";
+        "model-cache" => model_cache: Option<PathBuf> = None, "DIR",
+            "Folder that fetched models are kept in [default: KVASIR_CACHE, else the user's cache folder]";
         "dtype" => dtype: Dtype = Dtype::Auto, "DTYPE",
             "Type that weights are computed in; auto is the file's own";
         "max-model-len" => max_model_len: Option<NonZeroU32> = None, "TOKENS",
             "Longest prompt plus output, for example 4096 or 8k [default: the model's]";
-        "seed" => seed: u64 = 0, "SEED",
-            "Seed for requests that bring none";
+        "seed" => seed: Option<u64> = None, "SEED",
+            "Seed for requests that bring none [default: a random one each]";
         "threads" => threads: Option<NonZeroU32> = None, "COUNT",
             "Threads that compute [default: the CPU quota of the cgroup]";
         "chat-template" => chat_template: Option<PathBuf> = None, "FILE",
@@ -32,7 +37,7 @@ section! {
         "trust-request-chat-template" => trust_request_chat_template: bool = false, "",
             "Let requests bring their own chat template";
         "generation-config" => generation_config: String = "auto".to_owned(), "SOURCE",
-            "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a folder or file";
+            "Sampling defaults: auto (the model's generation_config.json), vllm (neutral), or a file or its folder";
         "max-logprobs" => max_logprobs: u32 = 20, "COUNT",
             "Most log probabilities per token that a request may ask for";
     }
@@ -93,14 +98,22 @@ section! {
             "Echo X-Request-Id";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
             "Comment line after this much silence in a stream; 0 is never";
-        "shutdown-timeout" => shutdown_timeout: Seconds = seconds(30), "SECONDS",
-            "How long running requests may go on after SIGTERM";
     }
 }
 
 section! {
-    /// What the process says about itself.
-    LogConfig, "Logs" {
+    /// The gRPC server of an engine.
+    GrpcConfig, "Server" {
+        "listen" => listen: LocalAddress = LocalAddress::Tcp(DEFAULT_LISTEN), "ADDRESS",
+            "Address to serve gRPC on: 127.0.0.1:PORT or unix:PATH";
+    }
+}
+
+section! {
+    /// The process: how it ends, and what it says about itself.
+    ProcessConfig, "Process" {
+        "shutdown-timeout" => shutdown_timeout: Seconds = seconds(30), "SECONDS",
+            "How long running requests may go on after SIGTERM";
         "log-level" => log_level: LogLevel = LogLevel::Info, "LEVEL",
             "Least severe message";
         "json" ["json-logs"] => json: bool = false, "",

@@ -12,7 +12,7 @@ fn specs() -> Vec<Spec> {
         ModelConfig::specs(),
         EngineConfig::specs(),
         HttpConfig::specs(),
-        LogConfig::specs(),
+        GrpcConfig::specs(), ProcessConfig::specs(),
     ]
     .concat()
 }
@@ -183,7 +183,7 @@ fn report_keeps_value_source_and_detail() {
     );
     assert_eq!(report["host"], json!({"value": "127.0.0.1", "source": "default"}));
     assert_eq!(
-        report["shutdown-timeout"],
+        report["sse-keep-alive-interval"],
         json!({"value": 5.0, "source": "default", "detail": "a test"})
     );
 }

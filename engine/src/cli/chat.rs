@@ -1,0 +1,99 @@
+//! `kvasir chat`.
+
+use std::io::{self, IsTerminal, stdin, stdout};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::flags::{Flags, Offline};
+use super::sampling::SamplingArgs;
+use super::settings::Settings;
+use super::{runtime, say};
+use crate::chat::{Chat, ChatError, Conversation, Interrupt, Lines, Pipe, Terminal};
+use crate::exit::Failure;
+use crate::llm::Llm;
+use crate::logging;
+
+/// How to chat.
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    flags: Flags<Offline>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// What the model is told first
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Take all of a pipe as one message instead of a message per line
+    #[arg(long)]
+    one_message: bool,
+    /// Show figures after each answer
+    #[arg(long)]
+    stats: bool,
+    /// Don't read or write the history of input lines
+    #[arg(long)]
+    no_history: bool,
+}
+
+pub(crate) fn run(args: ChatArgs) -> Result<(), Failure> {
+    let mut settings = Settings::resolve(args.flags)?;
+    // A person doesn't want log lines in a conversation.
+    settings.quiet();
+    logging::start(&settings.process);
+    settings.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    let is_interactive = stdin().is_terminal() && stdout().is_terminal();
+    let runtime = runtime()?;
+    let fields = args.sampling.fields(&settings.model);
+    let llm = runtime.block_on(Llm::load(settings.llm_options()))?;
+    if is_interactive {
+        say(&format!("{}. /help lists commands, Ctrl-D leaves.", llm.model_name()));
+    }
+    let mut lines = lines(is_interactive, args.one_message, args.no_history)?;
+    let chat = Chat {
+        answerer: &llm,
+        runtime: &runtime,
+        conversation: Conversation::new(args.system, fields),
+        output: &mut stdout(),
+        notes: &mut io::stderr(),
+        is_interactive,
+        shows_stats: args.stats,
+        interrupt: if is_interactive { &on_interrupt } else { &never },
+    };
+    let result = chat.run(&mut *lines);
+    runtime.block_on(llm.shut_down());
+    match result {
+        Ok(()) => Ok(()),
+        // Whoever read the answers has enough, as `head` does.
+        Err(ChatError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::failed(&error)),
+    }
+}
+
+fn lines(is_interactive: bool, is_one_message: bool, no_history: bool) -> Result<Box<dyn Lines>, Failure> {
+    if !is_interactive {
+        return Ok(Box::new(Pipe::new(stdin().lock(), is_one_message)));
+    }
+    let history = if no_history { None } else { history_path() };
+    Terminal::open(history, logging::has_colours(&stdout()))
+        .map(|terminal| Box::new(terminal) as Box<dyn Lines>)
+        .map_err(|error| Failure::Failed(format!("can't use the terminal: {error}")))
+}
+
+fn history_path() -> Option<PathBuf> {
+    let folder = dirs::state_dir().or_else(dirs::data_local_dir)?;
+    Some(folder.join("kvasir").join("chat_history"))
+}
+
+fn on_interrupt() -> Interrupt {
+    Box::pin(async {
+        // Where signals can't be caught, Ctrl-C ends the process, which stops the answer too.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
+}
+
+/// In a pipe Ctrl-C ends the process, as everywhere.
+fn never() -> Interrupt {
+    Box::pin(std::future::pending())
+}

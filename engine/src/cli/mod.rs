@@ -1,0 +1,126 @@
+//! The command line: parsing, help, and the way from a result to an exit code.
+
+mod chat;
+mod completions;
+mod engine;
+pub mod flags;
+mod foreign;
+mod generate;
+mod models;
+mod sampling;
+mod serve;
+mod settings;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::builder::Styles;
+use clap::builder::styling::{AnsiColor, Effects};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use flags::{Engine, Flags, Serve};
+
+use crate::exit::{EXIT_CONFIGURATION, Failure};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
+    .usage(AnsiColor::Green.on_default().effects(Effects::BOLD))
+    .literal(AnsiColor::Cyan.on_default().effects(Effects::BOLD))
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const OPTIONS_NOTE: &str = "Each option can also be set by an environment variable (--max-model-len is \
+    KVASIR_MAX_MODEL_LEN) or in the YAML file that --config names; flags win over variables, variables over the file.";
+
+/// Serves large language models.
+#[derive(Debug, Parser)]
+#[command(name = "kvasir", version, styles = STYLES, max_term_width = 110, propagate_version = true)]
+#[command(after_help = "Start with `kvasir serve` or `kvasir chat`: without a model they fetch a small one.")]
+pub struct Cli {
+    #[command(subcommand)]
+    command: CliCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CliCommand {
+    /// Serve a model over HTTP, with the API of OpenAI
+    #[command(after_help = OPTIONS_NOTE)]
+    Serve(Flags<Serve>),
+    /// Serve a model over gRPC, for `kvasir serve --engine`
+    #[command(after_help = OPTIONS_NOTE)]
+    Engine(Flags<Engine>),
+    /// Talk to a model in the terminal
+    #[command(after_help = OPTIONS_NOTE)]
+    Chat(Box<chat::ChatArgs>),
+    /// Complete many prompts from a file, without a server
+    #[command(after_help = generate::AFTER_HELP)]
+    Generate(Box<generate::GenerateArgs>),
+    /// List, fetch and remove models
+    Models(models::ModelsArgs),
+    /// Print the completion script of a shell
+    Completions(completions::CompletionsArgs),
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let cli = match Cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return usage_error(&error),
+    };
+    match dispatch(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure);
+            failure.into()
+        }
+    }
+}
+
+fn dispatch(command: CliCommand) -> Result<(), Failure> {
+    match command {
+        CliCommand::Serve(flags) => serve::run(flags),
+        CliCommand::Engine(flags) => engine::run(flags),
+        CliCommand::Chat(args) => chat::run(*args),
+        CliCommand::Generate(args) => generate::run(*args),
+        CliCommand::Models(args) => models::run(args),
+        CliCommand::Completions(args) => completions::run(&args),
+    }
+}
+
+/// Help and version are no errors; all else is a configuration that can't be used, which is 64 here and 2 in clap.
+fn usage_error(error: &clap::Error) -> ExitCode {
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    // The terminal is gone if this fails: nobody is left to tell.
+    if error.print().is_err() {
+        return ExitCode::FAILURE;
+    }
+    if is_help {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(hint) = foreign::hint(error) {
+        say(&format!("\n  tip: {hint}"));
+    }
+    ExitCode::from(EXIT_CONFIGURATION)
+}
+
+fn report(failure: &Failure) {
+    let stderr = std::io::stderr();
+    if stderr.is_terminal() && crate::logging::has_colours(&stderr) {
+        say(&format!("\u{1b}[1;31merror:\u{1b}[0m {failure}"));
+    } else {
+        say(&format!("error: {failure}"));
+    }
+}
+
+/// Writes a line to standard error. Where nobody reads it, nothing is lost.
+pub(crate) fn say(line: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{line}"));
+}
+
+/// The runtime that a command's asynchronous part runs on. Computing has its own threads, so that a few are enough.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8)))
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Failed(format!("can't start the runtime: {error}")))
+}

@@ -1,0 +1,74 @@
+//! How the process ends: one type for what went wrong, one table of exit codes.
+
+use std::process::ExitCode;
+
+use kvasir_config::ConfigError;
+
+/// Why a command failed; [`Failure::exit_code`] is the table.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The configuration can't be used.
+    #[error(transparent)]
+    Configuration(#[from] ConfigError),
+    /// The arguments contradict each other or name something that isn't there.
+    #[error("{0}")]
+    Usage(String),
+    /// The command could not start, or could not do its work.
+    #[error("{0}")]
+    Failed(String),
+    /// The scheduler thread panicked; its requests were failed.
+    #[error("the scheduler crashed: {0}")]
+    SchedulerCrashed(String),
+    /// The deadline of the shutdown passed with requests still running.
+    #[error("shutdown was forced after {timeout_seconds} s with {remaining} requests still running; --shutdown-timeout sets the time")]
+    ForcedShutdown {
+        /// The time that they had.
+        timeout_seconds: f64,
+        /// What was cut.
+        remaining: u32,
+    },
+    /// A second signal came during the shutdown.
+    #[error("ended at once by a second signal")]
+    SecondSignal,
+}
+
+impl Failure {
+    /// A failure with the whole chain of its causes.
+    pub fn failed(error: &dyn std::error::Error) -> Self {
+        Self::Failed(chain(error))
+    }
+
+    /// The exit code: 64 bad configuration, 1 failed, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
+    /// of `sysexits.h` (EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Configuration(_) | Self::Usage(_) => EXIT_CONFIGURATION,
+            Self::Failed(_) => 1,
+            Self::SchedulerCrashed(_) => 70,
+            Self::ForcedShutdown { .. } | Self::SecondSignal => 75,
+        }
+    }
+}
+
+/// The exit code of configurations that can't be used.
+pub(crate) const EXIT_CONFIGURATION: u8 = 64;
+
+impl From<Failure> for ExitCode {
+    fn from(failure: Failure) -> Self {
+        Self::from(failure.exit_code())
+    }
+}
+
+/// `a: b: c`, without a cause that its effect has already quoted.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,147 @@
+//! The output file: JSON lines that tell which rows are done, so that a run continues where an earlier one stopped.
+//!
+//! A row counts as done once its line ends in a line break; each line is written by one call. What a killed process left
+//! behind the last line break is cut off.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::row::Row;
+use crate::answerer::{Answer, AnswerError};
+
+/// Rows that an earlier run finished.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Done {
+    ids: BTreeSet<String>,
+    indexes: BTreeSet<u64>,
+}
+
+impl Done {
+    /// True if the row needs no work: by its id if it has one, else by its number.
+    pub(crate) fn contains(&self, row: &Row) -> bool {
+        row.id.as_ref().map_or_else(|| self.indexes.contains(&row.index), |id| self.ids.contains(id))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len() + self.indexes.len()
+    }
+
+    fn add(&mut self, line: &Value) -> bool {
+        match (line.get("id"), line.get("index").and_then(Value::as_u64)) {
+            (Some(Value::String(id)), _) => self.ids.insert(id.clone()),
+            (None, Some(index)) => self.indexes.insert(index),
+            _ => return false,
+        };
+        true
+    }
+}
+
+/// Why an output file can't be continued.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutputError {
+    /// The file system refused.
+    #[error("can't {operation} {path}: {source}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// Which file.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file has other content.
+    #[error("{path}, line {line}: not a row that `kvasir generate` wrote, so the file is left alone; give another --output, or --overwrite")]
+    Foreign {
+        /// Which file.
+        path: String,
+        /// Which line, from 1.
+        line: usize,
+    },
+}
+
+/// Opens the output for appending. An existing file is read for rows that are done, unless it is to be overwritten.
+///
+/// # Errors
+/// If the file can't be opened, or isn't an output of this command.
+pub(crate) fn open(path: &Path, overwrite: bool) -> Result<(File, Done), OutputError> {
+    let io = |operation| {
+        move |source| OutputError::Io { operation, path: path.display().to_string(), source }
+    };
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(overwrite)
+        .open(path)
+        .map_err(io("open"))?;
+    let (done, valid_bytes) = scan(BufReader::new(&file), &path.display().to_string())?;
+    file.set_len(valid_bytes).map_err(io("cut"))?;
+    file.seek(SeekFrom::Start(valid_bytes)).map_err(io("seek in"))?;
+    Ok((file, done))
+}
+
+/// Reads whole lines; returns how many bytes they take.
+fn scan(mut reader: impl BufRead, path: &str) -> Result<(Done, u64), OutputError> {
+    let mut done = Done::default();
+    let mut valid_bytes = 0;
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let count = reader
+            .read_until(b'\n', &mut line)
+            .map_err(|source| OutputError::Io { operation: "read", path: path.to_owned(), source })?;
+        if line.last() != Some(&b'\n') {
+            break;
+        }
+        let known = serde_json::from_slice::<Value>(&line).is_ok_and(|value| done.add(&value));
+        if !known {
+            return Err(OutputError::Foreign { path: path.to_owned(), line: number });
+        }
+        valid_bytes += count as u64;
+    }
+    Ok((done, valid_bytes))
+}
+
+/// Writes a row's line.
+///
+/// # Errors
+/// If the file system refuses.
+pub(crate) fn write_row(
+    output: &mut dyn Write,
+    row: &Row,
+    answer: &Result<Answer, AnswerError>,
+) -> std::io::Result<()> {
+    let mut line = row_json(row, answer).to_string();
+    line.push('\n');
+    output.write_all(line.as_bytes())?;
+    output.flush()
+}
+
+/// `text` is the first sequence's; `choices` has all of them where there are several or where they carry more than text.
+fn row_json(row: &Row, answer: &Result<Answer, AnswerError>) -> Value {
+    let mut line = json!({ "index": row.index });
+    if let Some(id) = &row.id {
+        line["id"] = Value::from(id.as_str());
+    }
+    match answer {
+        Ok(answer) => {
+            let first = answer.choices.first();
+            line["text"] = first.map_or(Value::Null, |choice| Value::from(choice.text.as_str()));
+            line["finish_reason"] = first.map_or(Value::Null, |choice| Value::from(choice.finish_reason.as_str()));
+            if answer.choices.len() > 1 || first.is_some_and(|choice| choice.logprobs.is_some()) {
+                line["choices"] = json!(answer.choices);
+            }
+            line["usage"] = json!(answer.usage);
+        }
+        Err(error) => {
+            line["error"] = json!({ "message": error.message, "param": error.param, "code": error.status });
+        }
+    }
+    line
+}
