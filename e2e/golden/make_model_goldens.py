@@ -151,19 +151,16 @@ def as_old_config(path):
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
-def make_safetensors(name, seed, config, dtype, prompt_len, model_class=LlamaForCausalLM, old_config=False, also=None):
+def make_safetensors(name, seed, config, dtype, prompt_len, model_class=LlamaForCausalLM, old_config=False):
     folder = fresh(name)
     model = model_class(config)
     randomize(model, seed)
-    model = model.to(dtype)
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    path = folder / "config.json"
-    if also:
-        path.write_text(json.dumps({**json.loads(path.read_text()), **also}, indent=2) + "\n")
     if old_config:
-        as_old_config(path)
-    write_golden(folder, model, seed, prompt_len)
+        as_old_config(folder / "config.json")
+    # Converting a model converts its rotary frequencies too; loading it doesn't.
+    write_golden(folder, model_class.from_pretrained(folder, dtype=torch.float32), seed, prompt_len)
 
 
 def rotate_part(rotary_dim):

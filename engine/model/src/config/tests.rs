@@ -53,8 +53,8 @@ fn with(mut base: Value, changes: &Value) -> Map<String, Value> {
     map.clone()
 }
 
-fn parse(changes: Value) -> Result<ModelConfig, ModelError> {
-    hf::parse(&with(llama(), &changes), DType::BF16)
+fn parse(changes: &Value) -> Result<ModelConfig, ModelError> {
+    hf::parse(&with(llama(), changes), DType::BF16)
 }
 
 fn facts() -> TensorFacts {
@@ -66,17 +66,17 @@ fn facts() -> TensorFacts {
     }
 }
 
-fn parse_gguf(changes: Value, facts: &TensorFacts) -> Result<ModelConfig, ModelError> {
+fn parse_gguf(changes: &Value, facts: &TensorFacts) -> Result<ModelConfig, ModelError> {
     let tokens = with(
         json!({"tokenizer.ggml.eos_token_id": 2, "num_tokens": 97}),
         &json!({}),
     );
-    gguf::parse(&with(gguf_llama(), &changes), &tokens, facts)
+    gguf::parse(&with(gguf_llama(), changes), &tokens, facts)
 }
 
 #[test]
 fn ordinary_config_is_read() {
-    let config = parse(json!({})).unwrap();
+    let config = parse(&json!({})).unwrap();
     assert_eq!(config.architecture, Architecture::Llama);
     assert_eq!(
         (config.num_heads, config.num_kv_heads, config.head_dim),
@@ -89,7 +89,7 @@ fn ordinary_config_is_read() {
 
 #[test]
 fn ordinary_gguf_is_read() {
-    let config = parse_gguf(json!({}), &facts()).unwrap();
+    let config = parse_gguf(&json!({}), &facts()).unwrap();
     assert_eq!(
         (config.num_heads, config.num_kv_heads, config.head_dim),
         (4, 2, 8)
@@ -120,14 +120,14 @@ fn every_number_is_range_checked() {
             json!(u64::MAX),
             json!(i64::MIN),
         ] {
-            let error = parse(json!({ key: bad })).expect_err(key);
+            let error = parse(&json!({ key: bad })).expect_err(key);
             assert!(
                 matches!(&error, ModelError::OutOfRange { key: k, .. } if k == key),
                 "{key}={bad}: {error}"
             );
         }
         for bad in [json!("32"), json!(32.5), json!([32]), json!({}), json!(true)] {
-            let error = parse(json!({ key: bad })).expect_err(key);
+            let error = parse(&json!({ key: bad })).expect_err(key);
             assert!(
                 matches!(&error, ModelError::WrongType { key: k, .. } if k == key),
                 "{key}={bad}: {error}"
@@ -153,7 +153,7 @@ fn every_gguf_number_is_range_checked() {
             json!(1.5),
             json!(true),
         ] {
-            let error = parse_gguf(json!({ key: bad }), &facts()).expect_err(key);
+            let error = parse_gguf(&json!({ key: bad }), &facts()).expect_err(key);
             let full = format!("llama.{key}");
             assert!(
                 matches!(&error, ModelError::OutOfRange { key: k, .. } | ModelError::WrongType { key: k, .. } if *k == full),
@@ -175,12 +175,12 @@ fn missing_keys_are_named() {
         "rms_norm_eps",
     ];
     for key in needed {
-        let error = parse(json!({ key: "absent" })).expect_err(key);
+        let error = parse(&json!({ key: "absent" })).expect_err(key);
         assert!(
             matches!(&error, ModelError::MissingKey { key: k } if k == key),
             "{error}"
         );
-        let error = parse(json!({ key: null })).expect_err(key);
+        let error = parse(&json!({ key: null })).expect_err(key);
         assert!(
             matches!(&error, ModelError::MissingKey { key: k } if k == key),
             "{error}"
@@ -190,18 +190,18 @@ fn missing_keys_are_named() {
 
 #[test]
 fn unknown_key_is_an_error_that_names_it() {
-    let error = parse(json!({"logits_scaling": 8.0})).unwrap_err();
+    let error = parse(&json!({"logits_scaling": 8.0})).unwrap_err();
     assert!(
         error.to_string().contains("`logits_scaling` (value 8.0)"),
         "{error}"
     );
     let error =
-        parse(json!({"rope_scaling": {"type": "linear", "factor": 2.0, "short_mscale": 1.1}})).unwrap_err();
+        parse(&json!({"rope_scaling": {"type": "linear", "factor": 2.0, "short_mscale": 1.1}})).unwrap_err();
     assert!(
         error.to_string().contains("`rope_scaling.short_mscale`"),
         "{error}"
     );
-    let error = parse_gguf(json!({"logit_softcap": 30.0}), &facts()).unwrap_err();
+    let error = parse_gguf(&json!({"logit_softcap": 30.0}), &facts()).unwrap_err();
     assert!(error.to_string().contains("`llama.logit_softcap`"), "{error}");
 }
 
@@ -209,7 +209,7 @@ fn unknown_key_is_an_error_that_names_it() {
 fn harmless_keys_are_accepted() {
     let harmless = json!({"transformers_version": "5.0", "use_cache": true, "_name_or_path": "x", "initializer_range": 0.02,
                           "pad_token_id": -1, "attention_dropout": 0.0, "some_future_note": null});
-    assert!(parse(harmless).is_ok());
+    assert!(parse(&harmless).is_ok());
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn values_that_are_not_implemented_are_refused() {
         json!({"is_encoder_decoder": true}),
     ];
     for case in cases {
-        let error = parse(case.clone()).expect_err("refused");
+        let error = parse(&case).expect_err("refused");
         assert!(
             matches!(error, ModelError::UnsupportedValue { .. }),
             "{case}: {error}"
@@ -245,7 +245,7 @@ fn gguf_values_that_are_not_implemented_are_refused() {
         json!({"attention.causal": false}),
     ];
     for case in cases {
-        let error = parse_gguf(case.clone(), &facts()).expect_err("refused");
+        let error = parse_gguf(&case, &facts()).expect_err("refused");
         assert!(
             matches!(error, ModelError::UnsupportedValue { .. }),
             "{case}: {error}"
@@ -262,15 +262,15 @@ fn other_architectures_are_refused_with_the_supported_ones() {
         json!("x"),
         json!([1]),
     ] {
-        let error = parse(json!({ "architectures": architectures })).unwrap_err();
+        let error = parse(&json!({ "architectures": architectures })).unwrap_err();
         assert!(matches!(error, ModelError::Architecture { .. }), "{error}");
         assert!(error.to_string().contains("MistralForCausalLM"), "{error}");
     }
     assert!(matches!(
-        parse(json!({"model_type": "gemma"})),
+        parse(&json!({"model_type": "gemma"})),
         Err(ModelError::Contradiction { .. })
     ));
-    assert!(parse(json!({"architectures": "absent"})).is_ok());
+    assert!(parse(&json!({"architectures": "absent"})).is_ok());
 }
 
 #[test]
@@ -285,24 +285,24 @@ fn head_layouts_that_do_not_fit_are_refused() {
         json!({"partial_rotary_factor": 0.4}),
     ];
     for case in cases {
-        let error = parse(case.clone()).expect_err("refused");
+        let error = parse(&case).expect_err("refused");
         assert!(
             matches!(error, ModelError::Contradiction { .. }),
             "{case}: {error}"
         );
     }
-    let error = parse_gguf(json!({"rope.dimension_count": 12}), &facts()).unwrap_err();
+    let error = parse_gguf(&json!({"rope.dimension_count": 12}), &facts()).unwrap_err();
     assert!(matches!(error, ModelError::Contradiction { .. }), "{error}");
 }
 
 #[test]
 fn token_ids_outside_the_vocabulary_are_refused() {
     for bad in [json!(97), json!(-1), json!([2, 97]), json!("</s>"), json!(2.5)] {
-        let error = parse(json!({ "eos_token_id": bad })).unwrap_err();
+        let error = parse(&json!({ "eos_token_id": bad })).unwrap_err();
         assert!(matches!(error, ModelError::OutOfRange { .. }), "{bad}: {error}");
     }
     assert_eq!(
-        parse(json!({"eos_token_id": null})).unwrap().eos_token_ids,
+        parse(&json!({"eos_token_id": null})).unwrap().eos_token_ids,
         Vec::<u32>::new()
     );
 }
@@ -323,7 +323,7 @@ fn numbers_of_rope_and_norm_are_range_checked() {
         json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 0.0}}),
     ];
     for case in cases {
-        let error = parse(case.clone()).expect_err("refused");
+        let error = parse(&case).expect_err("refused");
         assert!(matches!(error, ModelError::OutOfRange { .. }), "{case}: {error}");
     }
     for case in [
@@ -331,10 +331,10 @@ fn numbers_of_rope_and_norm_are_range_checked() {
         json!({"rope_theta": "x"}),
         json!({"rope_scaling": {"type": 3}}),
     ] {
-        let error = parse(case.clone()).expect_err("refused");
+        let error = parse(&case).expect_err("refused");
         assert!(matches!(error, ModelError::WrongType { .. }), "{case}: {error}");
     }
-    let error = parse(json!({"rope_scaling": {"type": "linear"}})).unwrap_err();
+    let error = parse(&json!({"rope_scaling": {"type": "linear"}})).unwrap_err();
     assert_eq!(
         error.to_string(),
         "configuration key `rope_scaling.factor` is missing"
@@ -358,7 +358,7 @@ fn mistral_has_the_window_of_its_key() {
 
 #[test]
 fn scaled_models_reach_their_extended_length() {
-    let scaled = |scaling: Value| parse(json!({ "rope_scaling": scaling })).unwrap().max_positions;
+    let scaled = |scaling: Value| parse(&json!({ "rope_scaling": scaling })).unwrap().max_positions;
     assert_eq!(scaled(json!({"type": "linear", "factor": 4.0})), 512);
     assert_eq!(scaled(json!({"type": "dynamic", "factor": 4.0})), 128);
     assert_eq!(
@@ -371,7 +371,7 @@ fn scaled_models_reach_their_extended_length() {
     );
     assert_eq!(
         parse_gguf(
-            json!({"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}),
+            &json!({"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}),
             &facts()
         )
         .unwrap()
@@ -384,7 +384,7 @@ fn scaled_models_reach_their_extended_length() {
 fn rope_divisors_must_fit_the_head() {
     let with_divisors = |divisors: Vec<f32>, changes: Value| {
         parse_gguf(
-            changes,
+            &changes,
             &TensorFacts {
                 rope_divisors: Some(divisors),
                 ..facts()
@@ -411,6 +411,6 @@ fn rope_divisors_must_fit_the_head() {
 
 #[test]
 fn long_values_are_shortened_in_messages() {
-    let error = parse(json!({ "mystery": "é".repeat(10_000) })).unwrap_err();
+    let error = parse(&json!({ "mystery": "é".repeat(10_000) })).unwrap_err();
     assert!(error.to_string().len() < 400);
 }
