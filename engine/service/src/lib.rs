@@ -1,1 +1,33 @@
 //! The engine as a service: scheduler thread, in-process client and gRPC server.
+//!
+//! ```text
+//! LocalClient ---+                       +--> OutputSender, one per request
+//!                +--> Mailbox --> Worker-+
+//! gRPC session --+   (bounded)  (thread) +--> Outbox, one per session --> one message per step
+//! ```
+//!
+//! The worker thread alone touches scheduler and executor. It takes commands, runs a step, and routes what happened; it never waits
+//! for a client. Requests are validated where they enter, for both clients by the same code. Everything that can queue is bounded:
+//!
+//! | What | Bound | When it is reached |
+//! |---|---|---|
+//! | sessions | `ServiceLimits::max_sessions` | RESOURCE_EXHAUSTED |
+//! | live requests of a client or session | `ServiceLimits::max_live_requests` | QUEUE_FULL |
+//! | commands that the worker hasn't taken | `ServiceLimits::max_untaken_requests`, and one abort per live sequence | QUEUE_FULL |
+//! | waiting sequences and their tokens | `SchedulerConfig` | QUEUE_FULL |
+//! | outputs of a request that nobody has read | `ServiceLimits::output_buffer` | the request ends with SLOW_CLIENT |
+
+mod engine;
+pub mod grpc;
+mod local;
+mod mailbox;
+mod names;
+mod outbox;
+mod setup;
+mod shared;
+mod sink;
+mod validate;
+mod worker;
+
+pub use engine::Engine;
+pub use setup::{CacheParts, EngineSetup, ServiceError, ServiceLimits};

@@ -1,0 +1,132 @@
+//! An engine: its thread, its clients and its end.
+
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use kvasir_backend::ExecError;
+use kvasir_client::types::ModelInfo;
+use kvasir_client::{EngineClient, assets};
+use kvasir_engine_core::Scheduler;
+
+use crate::local::LocalClient;
+use crate::mailbox::Command;
+use crate::setup::{EngineSetup, ServiceError, resolve_model};
+use crate::shared::{EngineState, Shared};
+use crate::worker::Worker;
+
+/// A running engine. Dropping it stops it without waiting; [`Engine::shutdown`] waits.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Checks the setup, starts the scheduler thread and waits until the executor is warm.
+    ///
+    /// # Errors
+    /// If the setup can't work, or the executor can't run a step.
+    pub fn start(setup: EngineSetup) -> Result<Self, ServiceError> {
+        let model = resolve_model(&setup)?;
+        let EngineSetup {
+            mut executor,
+            scheduler: config,
+            model: _,
+            assets,
+            cache,
+            limits,
+        } = setup;
+        let warmup_tokens = config.max_num_batched_tokens as usize;
+        let scheduler = Scheduler::new(config).map_err(ServiceError::Config)?;
+        let shared = Arc::new(Shared::new(
+            model,
+            assets::chunks(&assets).collect(),
+            cache,
+            limits,
+        ));
+        let (started, start) = mpsc::sync_channel::<Result<(), ExecError>>(1);
+        let thread = std::thread::Builder::new()
+            .name("kvasir-scheduler".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    let warm = executor.warmup(warmup_tokens);
+                    let failed = warm.is_err();
+                    // If nobody waits for it, the engine was dropped already and the mailbox says stop.
+                    drop(started.send(warm));
+                    if !failed {
+                        Worker::new(shared, scheduler, executor).run();
+                    }
+                }
+            });
+        let thread = thread.map_err(ServiceError::Thread)?;
+        start
+            .recv()
+            .map_err(|_| ServiceError::StartPanicked)?
+            .map_err(ServiceError::Warmup)?;
+        Ok(Self {
+            shared,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// A client in this process, with request ids of its own. Clones of the `Arc` share them.
+    pub fn client(&self) -> Arc<dyn EngineClient> {
+        Arc::new(LocalClient::new(Arc::clone(&self.shared)))
+    }
+
+    /// What is served, as clients see it.
+    pub fn model_info(&self) -> &ModelInfo {
+        &self.shared.model
+    }
+
+    /// Stops admission and waits for running requests, at most `deadline`. Returns how many still run.
+    pub async fn drain(&self, deadline: Duration) -> u32 {
+        self.shared.drain(deadline).await
+    }
+
+    /// Ends every request and the thread. Requests that still run fail with code UNAVAILABLE; drain first to let them finish.
+    pub fn stop(&self) {
+        self.shared.advance(EngineState::Stopped);
+        if self.shared.mailbox.post(Command::Stop).is_err() {
+            tracing::trace!("the engine had stopped already");
+        }
+    }
+
+    /// Stops, and waits until the step in flight has ended and the thread is gone.
+    pub async fn shutdown(self) {
+        self.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // The thread catches its panics and reports them through `failed`.
+            drop(tokio::task::spawn_blocking(move || thread.join()).await);
+        }
+    }
+
+    /// Resolves with the message if the scheduler thread panics; the process should end with code 70 then. Pending for ever otherwise.
+    pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
+        let mut state = self.shared.state.subscribe();
+        async move {
+            loop {
+                if let EngineState::Failed(message) = &*state.borrow_and_update() {
+                    return message.clone();
+                }
+                if state.changed().await.is_err() {
+                    // The engine is gone without having failed.
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

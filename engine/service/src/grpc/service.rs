@@ -1,0 +1,92 @@
+//! The calls of `kvasir.engine.v1.Engine`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use kvasir_proto::engine::v1::engine_server::Engine;
+use kvasir_proto::engine::v1::{
+    DrainRequest, DrainResponse, GetLoadRequest, GetModelInfoRequest, GetTextAssetsRequest, LoadReport,
+    ModelInfo, SessionRequest, StepOutputs, TextAssetsChunk,
+};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::session;
+use crate::shared::Shared;
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct EngineService {
+    shared: Arc<Shared>,
+    sessions: Arc<Semaphore>,
+    stop: CancellationToken,
+}
+
+impl EngineService {
+    pub(super) fn new(shared: Arc<Shared>, stop: CancellationToken) -> Self {
+        let sessions = Arc::new(Semaphore::new(shared.limits.max_sessions));
+        Self {
+            shared,
+            sessions,
+            stop,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Engine for EngineService {
+    type SessionStream = Answers<StepOutputs>;
+    type GetTextAssetsStream = Answers<TextAssetsChunk>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let place = Arc::clone(&self.sessions).try_acquire_owned().map_err(|_| {
+            let limit = self.shared.limits.max_sessions;
+            Status::resource_exhausted(format!("{limit} sessions are open, which is the limit"))
+        })?;
+        let outputs = session::open(
+            Arc::clone(&self.shared),
+            request.into_inner(),
+            self.stop.clone(),
+            place,
+        );
+        Ok(Response::new(Box::pin(outputs)))
+    }
+
+    async fn get_model_info(&self, _: Request<GetModelInfoRequest>) -> Result<Response<ModelInfo>, Status> {
+        Ok(Response::new(self.shared.model.clone()))
+    }
+
+    async fn get_text_assets(
+        &self,
+        request: Request<GetTextAssetsRequest>,
+    ) -> Result<Response<Self::GetTextAssetsStream>, Status> {
+        let chunks = self
+            .shared
+            .assets_for(&request.into_inner().digest)
+            .map_err(Status::failed_precondition)?;
+        // The chunks share their bytes with the engine's.
+        let chunks: Vec<_> = chunks.iter().cloned().map(Ok).collect();
+        Ok(Response::new(Box::pin(futures::stream::iter(chunks))))
+    }
+
+    async fn get_load(&self, _: Request<GetLoadRequest>) -> Result<Response<LoadReport>, Status> {
+        Ok(Response::new(self.shared.load_report()))
+    }
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        let deadline = Duration::from_millis(request.into_inner().deadline_ms);
+        let remaining = tokio::select! {
+            remaining = self.shared.drain(deadline) => remaining,
+            () = self.stop.cancelled() => *self.shared.live.borrow(),
+        };
+        Ok(Response::new(DrainResponse { remaining }))
+    }
+}

@@ -1,0 +1,203 @@
+//! What the worker thread and everybody else share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvasir_client::refusal;
+use kvasir_client::types::{Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo, TextAssetsChunk};
+use tokio::sync::watch;
+
+use crate::mailbox::{Command, Mailbox, PostError};
+use crate::names::{Names, RequestKey};
+use crate::setup::{CacheParts, ServiceLimits};
+use crate::sink::{Place, Sink, Submission};
+use crate::validate::{self, ValidRequest};
+
+/// Where an engine is in its life. It only moves down this list.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum EngineState {
+    /// Takes requests.
+    Ready,
+    /// Finishes what it has.
+    Draining,
+    /// Was told to end.
+    Stopped,
+    /// The scheduler thread panicked with this message.
+    Failed(String),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) model: ModelInfo,
+    pub(crate) assets: Vec<TextAssetsChunk>,
+    pub(crate) limits: ServiceLimits,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) state: watch::Sender<EngineState>,
+    /// Requests that haven't ended, untaken ones included.
+    pub(crate) live: watch::Sender<u32>,
+    cache: CacheParts,
+    next_key: AtomicU64,
+    load: Mutex<Load>,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    report: LoadReport,
+    /// When the last step completed, or work came to an idle engine. None while idle.
+    progress: Option<Instant>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        model: ModelInfo,
+        assets: Vec<TextAssetsChunk>,
+        cache: CacheParts,
+        limits: ServiceLimits,
+    ) -> Self {
+        Self {
+            model,
+            assets,
+            limits,
+            mailbox: Mailbox::new(limits.max_untaken_requests),
+            state: watch::Sender::new(EngineState::Ready),
+            live: watch::Sender::new(0),
+            cache,
+            next_key: AtomicU64::new(0),
+            load: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn next_key(&self) -> RequestKey {
+        RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Validates a request and takes its place among the live ones.
+    ///
+    /// # Errors
+    /// If the engine takes none, or not this one.
+    pub(crate) fn prepare(
+        self: &Arc<Self>,
+        names: &Arc<Names>,
+        request: GenerateRequest,
+    ) -> Result<(ValidRequest, Place), Error> {
+        self.check_open()?;
+        let root = self.cache.root(&request.cache_salt);
+        let (request_id, valid) = validate::validate(request, &self.model, root)?;
+        let place = Place::claim(self, names, &request_id)?;
+        // Draining is checked again after the request counts as live, so that a drain that saw no request is right.
+        self.check_open()?;
+        Ok((valid, place))
+    }
+
+    /// Hands a request to the worker.
+    ///
+    /// # Errors
+    /// If the worker is too far behind or gone.
+    pub(crate) fn submit(&self, request: ValidRequest, place: Place, sink: Sink) -> Result<(), Error> {
+        let submission = Box::new(Submission {
+            request,
+            received: Instant::now(),
+            sink,
+            place,
+        });
+        match self.mailbox.post(Command::Submit(submission)) {
+            Ok(()) => Ok(()),
+            Err(PostError::Full(refused)) => {
+                drop(refused);
+                let limit = self.limits.max_untaken_requests;
+                let message =
+                    format!("{limit} requests wait for the scheduler, which is the limit; try again later");
+                Err(refusal(ErrorCode::QueueFull, message))
+            }
+            Err(PostError::Closed) => Err(closed(&self.state.borrow())),
+        }
+    }
+
+    /// Asks for the end of a sequence or request; a request that has ended needs none.
+    pub(crate) fn abort(&self, key: RequestKey, index: Option<u32>) {
+        if self.mailbox.post(Command::Abort(key, index)).is_err() {
+            tracing::trace!("an abort came after the end of the engine");
+        }
+    }
+
+    /// Stops admission and waits for what runs. Returns the number of requests that still do.
+    pub(crate) async fn drain(&self, deadline: Duration) -> u32 {
+        self.advance(EngineState::Draining);
+        let mut live = self.live.subscribe();
+        let ended = live.wait_for(|live| *live == 0);
+        match tokio::time::timeout(deadline, ended).await {
+            Ok(_) => 0,
+            Err(_) => *self.live.borrow(),
+        }
+    }
+
+    /// Moves to a later state; an earlier one is ignored.
+    pub(crate) fn advance(&self, next: EngineState) {
+        let rank = |state: &EngineState| match state {
+            EngineState::Ready => 0,
+            EngineState::Draining => 1,
+            EngineState::Stopped => 2,
+            EngineState::Failed(_) => 3,
+        };
+        self.state.send_if_modified(|state| {
+            let later = rank(&next) > rank(state);
+            if later {
+                *state = next;
+            }
+            later
+        });
+    }
+
+    pub(crate) fn publish(&self, report: LoadReport, progress: Option<Instant>) {
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Load { report, progress };
+    }
+
+    /// The chunks of the text assets with this digest, or why there are none.
+    pub(crate) fn assets_for(&self, digest: &str) -> Result<&[TextAssetsChunk], String> {
+        if digest == self.model.text_assets_digest {
+            return Ok(&self.assets);
+        }
+        // A hostile digest may be long.
+        let asked: String = digest.chars().take(64).collect();
+        Err(format!(
+            "the engine holds text assets {}, not {asked:?}",
+            self.model.text_assets_digest
+        ))
+    }
+
+    /// Answers also while the worker is stuck in a step: `stalled_us` shows that (C18, C19).
+    pub(crate) fn load_report(&self) -> LoadReport {
+        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        let stalled = load.progress.map_or(Duration::ZERO, |since| since.elapsed());
+        LoadReport {
+            draining: *self.state.borrow() != EngineState::Ready,
+            stalled_us: u64::try_from(stalled.as_micros()).unwrap_or(u64::MAX),
+            ..load.report.clone()
+        }
+    }
+
+    /// Whether requests are taken.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match &*self.state.borrow() {
+            EngineState::Ready => Ok(()),
+            EngineState::Draining => Err(refusal(
+                ErrorCode::Draining,
+                "the engine is draining and takes no new requests",
+            )),
+            state => Err(closed(state)),
+        }
+    }
+}
+
+fn closed(state: &EngineState) -> Error {
+    let message = match state {
+        EngineState::Failed(_) => "the engine failed and is ending; its log says why",
+        _ => "the engine has stopped",
+    };
+    refusal(ErrorCode::Unavailable, message)
+}

@@ -1,0 +1,244 @@
+//! The requests that haven't ended, their sequences, and what they will be told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kvasir_client::types::{Error, ErrorCode, Finish, FinishReason, SequenceOutput};
+use kvasir_client::{Delivery, refusal};
+use kvasir_engine_core::{Event, SeqId, StepPlan};
+use kvasir_sampling::TokenLogprobs;
+
+use super::records::SeqRecord;
+use crate::names::RequestKey;
+use crate::outbox::Outbox;
+use crate::sink::{Place, Sink, Submission};
+
+/// The table.
+#[derive(Debug, Default)]
+pub(super) struct LiveRequests {
+    requests: BTreeMap<RequestKey, RequestRecord>,
+    seqs: BTreeMap<SeqId, SeqRecord>,
+    /// Sequences with something to send, in the order it happened.
+    touched: Vec<SeqId>,
+}
+
+#[derive(Debug)]
+struct RequestRecord {
+    sink: Sink,
+    place: Place,
+    /// By index; those that ended stay listed.
+    seqs: Vec<SeqId>,
+    num_open: usize,
+}
+
+/// What a round of sending leaves to be done.
+#[derive(Debug, Default)]
+struct Sent {
+    outboxes: Vec<Arc<Outbox>>,
+    /// They stop counting as live when everything they were told is on its way, so that a drain waits for it.
+    ended: Vec<RequestRecord>,
+}
+
+impl Sent {
+    fn commit(self) {
+        for outbox in &self.outboxes {
+            outbox.commit();
+        }
+        drop(self.ended);
+    }
+}
+
+impl LiveRequests {
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, submission: Submission, seqs: &[SeqId]) {
+        let Submission {
+            request,
+            received,
+            sink,
+            place,
+        } = submission;
+        for (index, &seq) in seqs.iter().enumerate() {
+            let wants_prompt_logprobs = index == 0 && request.prompt_logprobs.is_some();
+            let record = SeqRecord::new(
+                place.key,
+                index as u32,
+                received,
+                &request.prompt,
+                wants_prompt_logprobs,
+            );
+            self.seqs.insert(seq, record);
+        }
+        let record = RequestRecord {
+            sink,
+            num_open: seqs.len(),
+            seqs: seqs.to_vec(),
+            place,
+        };
+        self.requests.insert(record.place.key, record);
+    }
+
+    /// The sequences of a request that still run: one, or all.
+    pub(super) fn open_seqs(&self, key: RequestKey, index: Option<u32>) -> Vec<SeqId> {
+        let Some(request) = self.requests.get(&key) else {
+            return Vec::new();
+        };
+        let named = match index {
+            None => &request.seqs[..],
+            Some(index) => request
+                .seqs
+                .get(index as usize)
+                .map_or(&[][..], std::slice::from_ref),
+        };
+        named
+            .iter()
+            .copied()
+            .filter(|seq| self.seqs.contains_key(seq))
+            .collect()
+    }
+
+    pub(super) fn answer_admitted(&mut self, key: RequestKey) {
+        if let Some(request) = self.requests.get_mut(&key) {
+            request.sink.answer(&request.place.request_id, Ok(()));
+        }
+    }
+
+    pub(super) fn note_step(&mut self, plan: &StepPlan) {
+        for planned in &plan.seqs {
+            if let Some(record) = self.seqs.get_mut(&planned.seq) {
+                record.note_step(planned);
+            }
+        }
+    }
+
+    pub(super) fn note_prompt_logprobs(&mut self, plan: &StepPlan, seq: SeqId, logprobs: Vec<TokenLogprobs>) {
+        let planned = plan.seqs.iter().find(|planned| planned.seq == seq);
+        if let (Some(planned), Some(record)) = (planned, self.seqs.get_mut(&seq)) {
+            record.note_prompt_logprobs(planned, logprobs);
+        }
+    }
+
+    pub(super) fn note_logprobs(&mut self, seq: SeqId, logprobs: Option<TokenLogprobs>) {
+        if let Some(record) = self.seqs.get_mut(&seq) {
+            record.note_logprobs(logprobs);
+        }
+    }
+
+    /// Sets the error that a sequence will end with.
+    pub(super) fn blame(&mut self, seq: SeqId, fault: &Error) {
+        if let Some(record) = self.seqs.get_mut(&seq) {
+            record.blame(fault);
+        }
+    }
+
+    pub(super) fn note_event(&mut self, event: Event, now: Instant) {
+        let (Event::Scheduled { seq, .. }
+        | Event::Preempted { seq }
+        | Event::Token { seq, .. }
+        | Event::Finished { seq, .. }) = event;
+        let Some(record) = self.seqs.get_mut(&seq) else {
+            return;
+        };
+        match event {
+            Event::Scheduled {
+                cached_tokens,
+                resumed,
+                ..
+            } => record.note_scheduled(cached_tokens, resumed, now),
+            Event::Preempted { .. } => record.note_preempted(),
+            Event::Token { token, .. } => {
+                record.note_token(token, now);
+                self.touched.push(seq);
+            }
+            Event::Finished { reason, .. } => {
+                record.note_finished(reason);
+                self.touched.push(seq);
+            }
+        }
+    }
+
+    /// Sends what happened, one output per sequence. Returns the sequences that have to end because nobody reads them, or too
+    /// slowly.
+    pub(super) fn flush(&mut self) -> Vec<SeqId> {
+        let mut to_end = Vec::new();
+        let mut sent = Sent::default();
+        for seq in std::mem::take(&mut self.touched) {
+            let Some(record) = self.seqs.get_mut(&seq) else {
+                continue;
+            };
+            let Some(output) = record.take_pending() else {
+                continue;
+            };
+            let key = record.key;
+            match self.send(key, seq, output, &mut sent) {
+                Delivery::Taken | Delivery::Done => {}
+                Delivery::Closed => to_end.extend(self.open_seqs(key, None)),
+                Delivery::Full => {
+                    let fault = refusal(
+                        ErrorCode::SlowClient,
+                        "the client read this stream too slowly and its buffer is full",
+                    );
+                    for seq in self.open_seqs(key, None) {
+                        self.blame(seq, &fault);
+                        to_end.push(seq);
+                    }
+                }
+            }
+        }
+        sent.commit();
+        to_end
+    }
+
+    /// Ends every request with this error.
+    pub(super) fn fail_all(&mut self, error: &Error) {
+        let mut sent = Sent::default();
+        let open: Vec<_> = self
+            .seqs
+            .iter()
+            .map(|(&seq, record)| (seq, record.key, record.index))
+            .collect();
+        for (seq, key, index) in open {
+            let finish = Finish {
+                reason: FinishReason::Error.into(),
+                error: Some(error.clone()),
+                ..Finish::default()
+            };
+            let output = SequenceOutput {
+                index,
+                finish: Some(finish),
+                ..SequenceOutput::default()
+            };
+            self.send(key, seq, output, &mut sent);
+        }
+        sent.commit();
+    }
+
+    /// Sends one output. With the last finish of a request, its id is free first, and its record goes.
+    fn send(&mut self, key: RequestKey, seq: SeqId, mut output: SequenceOutput, sent: &mut Sent) -> Delivery {
+        let Some(request) = self.requests.get_mut(&key) else {
+            return Delivery::Closed;
+        };
+        let finished = output.finish.is_some();
+        if finished {
+            self.seqs.remove(&seq);
+            request.num_open -= 1;
+            if request.num_open == 0 {
+                request.place.free_name();
+            }
+        }
+        if let Sink::Session { outbox } = &request.sink {
+            output.request_id.clone_from(&request.place.request_id);
+            if !sent.outboxes.iter().any(|known| Arc::ptr_eq(known, outbox)) {
+                sent.outboxes.push(Arc::clone(outbox));
+            }
+        }
+        let delivery = request.sink.send(key, output);
+        if finished && request.num_open == 0 {
+            sent.ended.extend(self.requests.remove(&key));
+        }
+        delivery
+    }
+}
