@@ -283,5 +283,12 @@ pub enum BackendError {
         operation: &'static str,
         /// What doesn't fit.
         reason: String,
+    },    /// The implementation has a fault; the operation's results are lost.
+    #[error("{operation} failed: {reason}")]
+    Fault {
+        /// Which operation.
+        operation: &'static str,
+        /// What happened.
+        reason: String,
     },
 }
