@@ -60,8 +60,8 @@ pub fn load<B: Backend>(
     mut options: LoadOptions<'_>,
 ) -> Result<Model<B>, ModelError> {
     check_options(&config, &options)?;
-    check_tensors(&config, checkpoint)?;
     let kv_shape = kv_shape(&config, options.kv)?;
+    check_tensors(&config, checkpoint)?;
     let transformer = Transformer::load(
         &mut backend,
         checkpoint,

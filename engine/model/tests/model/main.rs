@@ -1,6 +1,17 @@
 //! Tests of the model crate through its public interface.
 
+// Lints know helpers of tests by this attribute only.
+#[cfg(test)]
 mod driver;
+#[cfg(test)]
 mod fidelity;
+#[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod hostile_checkpoints;
+#[cfg(test)]
+mod hostile_plans;
+#[cfg(test)]
 mod naive;
+#[cfg(test)]
+mod same_tokens;

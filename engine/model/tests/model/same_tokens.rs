@@ -1,0 +1,139 @@
+//! A sequence computes the same, bit for bit, however it is scheduled.
+
+use kvasir_backend::Backend;
+use kvasir_engine_core::SchedulerConfig;
+use kvasir_model::Model;
+use kvasir_sampling::SamplingParams;
+
+use crate::driver::{Driver, Job, Output, roomy};
+use crate::fixture::{MAX_MODEL_LEN, Setup, load_tiny};
+use crate::naive::Naive;
+
+const BLOCK_SIZE: usize = 4;
+
+/// Prompts of different lengths, some of them with a common beginning; greedy, sampled and penalized; some with log
+/// probabilities of their prompts.
+pub(crate) fn jobs(num_jobs: usize, vocab_size: u32, max_tokens: u32) -> Vec<Job> {
+    (0..num_jobs as u32)
+        .map(|job| {
+            let len = 3 + (job * 7) % 40;
+            let of = |i: u32| {
+                if i < 12 {
+                    i * 31 + job % 3
+                } else {
+                    i * 17 + job * 13
+                }
+            };
+            let prompt = (0..len).map(|i| of(i) % vocab_size).collect::<Vec<_>>();
+            let sampling = SamplingParams {
+                temperature: if job % 2 == 0 { 0.0 } else { 0.9 },
+                top_p: 0.95,
+                frequency_penalty: if job % 3 == 0 { 0.5 } else { 0.0 },
+                repetition_penalty: if job % 5 == 0 { 1.2 } else { 1.0 },
+                seed: u64::from(job),
+                logprobs: Some(3),
+                ..SamplingParams::default()
+            };
+            Job {
+                prompt,
+                max_tokens: max_tokens + job % 4,
+                sampling,
+                prompt_logprobs: job % 4 == 1,
+            }
+        })
+        .collect()
+}
+
+/// Runs the jobs in each way and compares everything with the sequential run.
+pub(crate) fn check_all_ways<B: Backend>(
+    make: impl Fn(Setup) -> Model<B>,
+    jobs: &[Job],
+    max_model_len: usize,
+    small_pool: usize,
+) -> Vec<Output> {
+    let setup = Setup {
+        block_size: BLOCK_SIZE,
+        ..Setup::default()
+    };
+    let driver = |config: SchedulerConfig| {
+        let num_blocks = config.num_blocks as usize;
+        Driver::new(make(Setup { num_blocks, ..setup }), config)
+    };
+    let config = || roomy(BLOCK_SIZE, setup.num_blocks, max_model_len);
+    let alone = driver(config()).run_alone(jobs);
+    compare(&alone, &driver(config()).run(jobs), "in one batch");
+
+    let mut chunked = driver(SchedulerConfig {
+        max_num_batched_tokens: 7,
+        max_num_seqs: 7,
+        max_num_active_seqs: 7,
+        ..config()
+    });
+    compare(&alone, &chunked.run(jobs), "chunked with a budget of 7");
+    assert_eq!(chunked.largest_step, 7);
+
+    let mut preempted = driver(SchedulerConfig {
+        num_blocks: small_pool as u32,
+        ..config()
+    });
+    compare(&alone, &preempted.run(jobs), "preempted");
+    assert!(
+        preempted.num_preemptions > 0,
+        "the pool is too large for this test"
+    );
+
+    let mut cached = driver(SchedulerConfig {
+        enable_prefix_caching: true,
+        ..config()
+    });
+    compare(&alone, &cached.run_alone(jobs), "with a cached prefix");
+    compare(&alone, &cached.run(jobs), "with cached prefixes in one batch");
+    assert!(cached.num_cached_tokens > 0, "nothing was found in the cache");
+    alone
+}
+
+pub(crate) fn compare(expected: &[Output], found: &[Output], way: &str) {
+    for (job, (expected, found)) in expected.iter().zip(found).enumerate() {
+        assert_eq!(expected.tokens, found.tokens, "tokens of job {job} {way}");
+        assert!(expected.logits == found.logits, "logits of job {job} {way}");
+        assert!(expected == found, "log probabilities of job {job} {way}");
+    }
+}
+
+#[test]
+fn sequence_computes_the_same_in_every_way_of_scheduling() {
+    for name in ["llama-mqa-llama3", "mistral-window"] {
+        let make = |setup| load_tiny(Naive::default(), name, setup);
+        check_all_ways(make, &jobs(32, 97, 8), MAX_MODEL_LEN, 40);
+    }
+}
+
+#[test]
+fn prompt_logprobs_cover_each_token_of_the_prompt_once() {
+    let jobs = jobs(32, 97, 8);
+    let model = load_tiny(
+        Naive::default(),
+        "llama-mha-untied",
+        Setup {
+            num_blocks: 40,
+            block_size: 4,
+            ..Setup::default()
+        },
+    );
+    let mut driver = Driver::new(model, roomy(4, 40, MAX_MODEL_LEN));
+    let outputs = driver.run(&jobs);
+    assert!(driver.num_preemptions > 0);
+    for (job, output) in jobs.iter().zip(&outputs) {
+        let tokens: Vec<u32> = output
+            .prompt_logprobs
+            .iter()
+            .map(|logprobs| logprobs.token)
+            .collect();
+        let expected = if job.prompt_logprobs {
+            &job.prompt[1..]
+        } else {
+            &[]
+        };
+        assert_eq!(tokens, expected);
+    }
+}
