@@ -13,6 +13,8 @@ use crate::error::{ApiError, ErrorKind};
 
 /// Deepest nesting of arrays and objects in a body. vLLM allows schemas of depth 64; the request adds a few levels.
 pub const MAX_JSON_DEPTH: usize = 96;
+/// Most bytes of a field that is kept as a JSON value, which needs up to forty times its text.
+const MAX_VALUE_BYTES: usize = 256 << 10;
 /// Most keys of one object. The largest request type has fewer than 80.
 const MAX_KEYS: usize = 256;
 
@@ -76,6 +78,16 @@ impl<'a> Body<'a> {
         let param = self.param(name);
         self.take(name)?
             .ok_or_else(|| ApiError::schema(&param, format!("{param} is required")))
+    }
+
+    /// Takes a field that is kept as a JSON value, or holds some; `null` is the same as absent.
+    pub(crate) fn take_value<T: Deserialize<'a>>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        let length = self.fields.get(name).map_or(0, |raw| raw.get().len());
+        if length > MAX_VALUE_BYTES {
+            let message = format!("{} is longer than {MAX_VALUE_BYTES} bytes", self.param(name));
+            return Err(ApiError::schema(&self.param(name), message));
+        }
+        self.take(name)
     }
 
     /// Takes a boolean.

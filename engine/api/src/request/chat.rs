@@ -40,6 +40,8 @@ pub struct ChatRequest {
     pub chat_template: Option<String>,
     /// More variables for the template.
     pub template_variables: Map<String, Value>,
+    /// For templates with retrieval.
+    pub documents: Option<Vec<Value>>,
 }
 
 /// One message of a conversation.
@@ -96,6 +98,7 @@ impl ChatRequest {
             add_special_tokens: body.flag("add_special_tokens", false)?,
             chat_template: take_chat_template(&mut body, context)?,
             template_variables: take_template_variables(&mut body)?,
+            documents: body.take_value("documents")?,
         };
         unknown.extend(body.into_unknown());
         Ok(Parsed { request, unknown })
@@ -152,7 +155,7 @@ fn take_chat_template(body: &mut Body<'_>, context: &Context) -> Result<Option<S
 }
 
 fn take_template_variables(body: &mut Body<'_>) -> Result<Map<String, Value>, ApiError> {
-    let mut variables: Map<String, Value> = body.take("chat_template_kwargs")?.unwrap_or_default();
+    let mut variables: Map<String, Value> = body.take_value("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = body.take::<String>("reasoning_effort")? {
         if !REASONING_EFFORTS.contains(&effort.as_str()) {
             let message = format!("reasoning_effort must be one of {}", REASONING_EFFORTS.join(", "));
@@ -198,7 +201,7 @@ fn parse_message(raw: &RawValue, path: &str, unknown: &mut Vec<String>) -> Resul
             extra.insert(name.to_owned(), Value::String(text));
         }
     }
-    if let Some(calls) = body.take::<Vec<Value>>("tool_calls")? {
+    if let Some(calls) = body.take_value::<Vec<Value>>("tool_calls")? {
         extra.insert("tool_calls".to_owned(), Value::Array(calls));
     }
     if body.take_raw("function_call").is_some() {

@@ -12,6 +12,10 @@ const MAX_NAME_BYTES: usize = 512;
 
 /// Fields that chat and completion requests share.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the fields are independent switches of the wire format"
+)]
 pub struct Common {
     /// None means the default model.
     pub model: Option<String>,
@@ -27,6 +31,8 @@ pub struct Common {
     pub request_id: Option<String>,
     /// Cuts the prompt before it is checked.
     pub truncation: Option<Truncation>,
+    /// Whether the request itself asks for log probabilities of the prompt (`echo` needs them too).
+    pub wants_prompt_logprobs: bool,
     /// Puts token ids of prompt and output into the answer.
     pub return_token_ids: bool,
     /// Shows tokens of log probabilities as `token_id:ID`.
@@ -67,6 +73,7 @@ impl Common {
         }
         Ok(Self {
             model: take_name(body, "model")?.filter(|model| !model.is_empty()),
+            wants_prompt_logprobs: sampling.prompt_logprobs.is_some(),
             sampling,
             stream,
             priority: body.int("priority")?.unwrap_or(0),

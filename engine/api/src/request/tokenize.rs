@@ -82,7 +82,7 @@ fn take_chat(body: &mut Body<'_>, unknown: &mut Vec<String>) -> Result<TokenizeI
     let add_generation_prompt = body.flag("add_generation_prompt", true)?;
     let continue_final_message = body.flag("continue_final_message", false)?;
     super::chat::check_prompt_end(add_generation_prompt, continue_final_message)?;
-    let template_variables = body.take("chat_template_kwargs")?.unwrap_or_default();
+    let template_variables = body.take_value("chat_template_kwargs")?.unwrap_or_default();
     Ok(TokenizeInput::Chat {
         messages,
         add_generation_prompt,

@@ -43,7 +43,6 @@ const CHAT: &[Unsupported] = &[
     Unsupported("prediction", &[]),
     Unsupported("web_search_options", &[]),
     Unsupported("include_reasoning", &["true"]),
-    Unsupported("documents", &["[]"]),
     Unsupported("media_io_kwargs", &["{}"]),
     Unsupported("mm_processor_kwargs", &["{}"]),
     Unsupported("verbosity", &["\"medium\""]),

@@ -1,0 +1,146 @@
+//! What an edge is told at start.
+
+use std::fmt;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+/// Configuration of an [`crate::Edge`].
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "the switches are independent")]
+pub struct EdgeConfig {
+    /// Names that requests may put into `model`; the first one is shown in answers. Empty means the engine's name.
+    pub served_model_names: Vec<String>,
+    /// Keys that open every route but the public ones. Empty means that no key is needed.
+    pub api_keys: Vec<ApiKey>,
+    /// Refuses fields that nobody knows instead of naming them in a warning header.
+    pub strict: bool,
+    /// Longest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// Most stop strings of one request.
+    pub max_stop_strings: usize,
+    /// Most prompts of one completion request.
+    pub max_prompts: usize,
+    /// Most sequences of one request: prompts x n.
+    pub max_sequences_per_request: usize,
+    /// Most bytes of log probabilities that one answer may need.
+    pub max_logprob_bytes: u64,
+    /// Shows `prompt_tokens_details` in usage.
+    pub enable_prompt_tokens_details: bool,
+    /// Sends `X-Request-Id` with every answer.
+    pub enable_request_id_headers: bool,
+    /// Streams carry usage on every chunk and at the end, whether asked or not.
+    pub enable_force_include_usage: bool,
+    /// Time between comment lines on a silent stream; none means no such lines.
+    pub sse_keep_alive: Option<Duration>,
+    /// Where sampling defaults come from.
+    pub generation_config: GenerationConfig,
+    /// Honours `chat_template` in requests.
+    pub trust_request_chat_template: bool,
+    /// Longest time from a connection's start, or its last answer, to complete request headers.
+    pub header_read_timeout: Duration,
+    /// Longest time to receive a request body.
+    pub body_read_timeout: Duration,
+    /// Longest time one request may generate; none means no limit.
+    pub request_timeout: Option<Duration>,
+    /// How long streams may go on after the server was told to stop.
+    pub shutdown_timeout: Duration,
+    /// `/health` fails once no step completed for this long although there is work.
+    pub max_stall: Duration,
+    /// Most connections at a time; more wait in the listener's queue.
+    pub max_connections: usize,
+    /// The resolved configuration of the whole process, served at the operations route `/server_info`.
+    pub resolved_config: serde_json::Value,
+}
+
+impl Default for EdgeConfig {
+    fn default() -> Self {
+        Self {
+            served_model_names: Vec::new(),
+            api_keys: Vec::new(),
+            strict: false,
+            // A context of a million tokens is about 4 MB of text; token ids need twice that.
+            max_body_bytes: 16 << 20,
+            max_stop_strings: 4,
+            max_prompts: 1024,
+            max_sequences_per_request: 1024,
+            max_logprob_bytes: 256 << 20,
+            enable_prompt_tokens_details: false,
+            enable_request_id_headers: false,
+            enable_force_include_usage: false,
+            sse_keep_alive: None,
+            generation_config: GenerationConfig::Auto,
+            trust_request_chat_template: false,
+            // Longer than the idle time of common client pools, so that the client closes first.
+            header_read_timeout: Duration::from_secs(75),
+            body_read_timeout: Duration::from_mins(1),
+            request_timeout: None,
+            shutdown_timeout: Duration::from_secs(30),
+            max_stall: Duration::from_mins(1),
+            max_connections: 4096,
+            resolved_config: serde_json::Value::Null,
+        }
+    }
+}
+
+/// Where sampling defaults come from (vLLM's `--generation-config`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GenerationConfig {
+    /// The model's `generation_config.json`, else OpenAI's defaults.
+    #[default]
+    Auto,
+    /// OpenAI's defaults, whatever the model says.
+    Vllm,
+}
+
+/// An API key; only its SHA-256 is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey([u8; 32]);
+
+impl ApiKey {
+    /// The key with this exact text.
+    pub fn new(secret: &str) -> Self {
+        Self(Sha256::digest(secret.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Neither the key nor enough of the digest to try guesses against.
+        f.write_str("ApiKey(..)")
+    }
+}
+
+/// Whether `token` is one of the keys. The time it takes depends on neither the token's content nor which key fits.
+pub(crate) fn is_known_key(keys: &[ApiKey], token: &[u8]) -> bool {
+    let digest: [u8; 32] = Sha256::digest(token).into();
+    let found = keys
+        .iter()
+        .fold(Choice::from(0), |found, key| found | key.0.ct_eq(&digest));
+    found.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_compared_exactly() {
+        let keys = [ApiKey::new("other"), ApiKey::new("AbC")];
+        assert!(is_known_key(&keys, b"AbC"));
+        for wrong in ["abc", "ABC", "AbC ", "AbCd", "Ab", ""] {
+            assert!(!is_known_key(&keys, wrong.as_bytes()), "{wrong:?}");
+        }
+        assert!(!is_known_key(&[], b""));
+    }
+
+    #[test]
+    fn debug_output_does_not_show_keys() {
+        let config = EdgeConfig {
+            api_keys: vec![ApiKey::new("hunter2")],
+            ..EdgeConfig::default()
+        };
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+}

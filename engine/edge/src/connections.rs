@@ -1,0 +1,141 @@
+//! The connections of a server: accepted up to a limit, with time and size limits against slow and greedy clients.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+
+use crate::config::EdgeConfig;
+
+/// Most bytes of request headers (HTTP/1 buffer and HTTP/2 header list).
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Most request headers.
+const MAX_HEADERS: usize = 100;
+/// Most requests at a time on one HTTP/2 connection.
+const MAX_HTTP2_STREAMS: u32 = 256;
+/// Interval and patience of HTTP/2 pings, which find dead peers.
+const HTTP2_PING: Duration = Duration::from_secs(20);
+/// Wait after a failed accept: out of file descriptors, which others may give back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long idle connections may take to close at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// All open connections. Dropping it closes them.
+pub(crate) struct Connections {
+    router: Router,
+    builder: Arc<Builder<TokioExecutor>>,
+    graceful: GracefulShutdown,
+    tasks: JoinSet<()>,
+    most: usize,
+    first_request_timeout: Duration,
+}
+
+impl Connections {
+    pub(crate) fn new(router: Router, config: &EdgeConfig) -> Self {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(config.header_read_timeout)
+            .max_buf_size(MAX_HEADER_BYTES)
+            .max_headers(MAX_HEADERS);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_HTTP2_STREAMS)
+            .max_header_list_size(MAX_HEADER_BYTES as u32)
+            .keep_alive_interval(HTTP2_PING)
+            .keep_alive_timeout(HTTP2_PING);
+        Self {
+            router,
+            builder: Arc::new(builder),
+            graceful: GracefulShutdown::new(),
+            tasks: JoinSet::new(),
+            most: config.max_connections.max(1),
+            first_request_timeout: config.header_read_timeout,
+        }
+    }
+
+    /// Accepts and serves connections until `stop` completes.
+    pub(crate) async fn accept_until(&mut self, listener: &TcpListener, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        loop {
+            let has_room = self.tasks.len() < self.most;
+            tokio::select! {
+                () = &mut stop => return,
+                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
+                accepted = listener.accept(), if has_room => match accepted {
+                    Ok((stream, _)) => self.spawn(stream),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Lets every connection end after its current answer, for a short while.
+    pub(crate) async fn finish(mut self) {
+        let closed = async {
+            self.graceful.shutdown().await;
+            while self.tasks.join_next().await.is_some() {}
+        };
+        drop(tokio::time::timeout(CLOSE_TIMEOUT, closed).await);
+    }
+
+    fn spawn(&mut self, stream: TcpStream) {
+        let builder = Arc::clone(&self.builder);
+        let router = self.router.clone();
+        let watcher = self.graceful.watcher();
+        self.tasks.spawn(serve(
+            builder,
+            router,
+            stream,
+            watcher,
+            self.first_request_timeout,
+        ));
+    }
+}
+
+async fn serve(
+    builder: Arc<Builder<TokioExecutor>>,
+    router: Router,
+    stream: TcpStream,
+    watcher: Watcher,
+    first_request_timeout: Duration,
+) {
+    // Tokens are small writes that must not wait for each other.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    let seen = AtomicBool::new(false);
+    let service = hyper::service::service_fn(|request: http::Request<Incoming>| {
+        seen.store(true, Ordering::Relaxed);
+        router.clone().oneshot(request)
+    });
+    let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
+    // hyper's own timeouts begin once it knows the protocol, which a client can delay for ever.
+    let no_request = async {
+        tokio::time::sleep(first_request_timeout).await;
+        if seen.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        ended = connection => if let Err(error) = ended {
+            tracing::debug!(%error, "a connection ended early");
+        },
+        () = no_request => tracing::debug!("a connection sent no request in time"),
+    }
+}

@@ -1,0 +1,90 @@
+//! What the routes do.
+
+mod chat;
+mod chat_stream;
+mod completion;
+mod completion_stream;
+mod conversation;
+mod events;
+mod info;
+mod logprobs;
+mod tokenize;
+
+use std::time::Instant;
+
+use kvasir_api::{ApiError, Common, Parsed, StreamOptions};
+use uuid::Uuid;
+
+pub(crate) use chat::chat_completions;
+pub(crate) use completion::completions;
+pub(crate) use info::{health, load, metrics, model, models, ready, server_info, version};
+pub(crate) use tokenize::{detokenize, tokenize};
+
+use crate::gate::{Call, is_usable_id};
+use crate::pipeline::{Prompt, TextRequest};
+use crate::state::{State, unix_seconds};
+
+/// What every chunk of an answer repeats.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) id: String,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) model: String,
+    pub(crate) system_fingerprint: String,
+}
+
+impl Head {
+    /// `prefix` is that of the object kind; the rest is the client's id, or a random one.
+    fn new(state: &State, prefix: &str, client_id: Option<&str>, common: &Common) -> Self {
+        let body_id = common.request_id.as_deref().filter(|id| is_usable_id(id));
+        let id = match client_id.or(body_id) {
+            Some(id) => format!("{prefix}-{id}"),
+            None => format!("{prefix}-{}", Uuid::new_v4().simple()),
+        };
+        Self {
+            id,
+            created: unix_seconds(),
+            model: state.model_name().to_owned(),
+            system_fingerprint: state.system_fingerprint.clone(),
+        }
+    }
+}
+
+/// Refuses unknown fields where the server is strict.
+fn check_unknown<T>(state: &State, parsed: &Parsed<T>) -> Result<(), ApiError> {
+    match parsed.unknown.first() {
+        Some(name) if state.config.strict => Err(ApiError::schema(
+            name,
+            format!("{name} is not a field of this request"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What streams carry, with what the server forces.
+fn stream_options(state: &State, options: StreamOptions) -> StreamOptions {
+    if state.config.enable_force_include_usage {
+        StreamOptions {
+            include_usage: true,
+            continuous_usage_stats: true,
+        }
+    } else {
+        options
+    }
+}
+
+/// The pipeline's request for one prompt.
+fn text_request(state: &State, call: &Call, common: &Common, head: &Head, prompt: Prompt) -> TextRequest {
+    let arrival: Instant = call.arrival;
+    TextRequest {
+        request_id: head.id.clone(),
+        prompt,
+        sampling: common.sampling.clone(),
+        truncation: common.truncation,
+        priority: call.priority.unwrap_or(common.priority),
+        cache_salt: common.cache_salt.clone(),
+        arrival,
+        timeout: state.config.request_timeout,
+    }
+}

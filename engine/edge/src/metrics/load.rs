@@ -1,0 +1,172 @@
+//! Figures that the engine counts: read from the last load report whenever somebody scrapes.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvasir_client::types::{LoadReport, ModelInfo};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+/// Upper bounds of `vllm:iteration_tokens_total`; the engine counts into these.
+const ITERATION_TOKENS: [f64; 13] = [
+    1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
+];
+
+/// Figures with the labels of model and engine.
+#[derive(Debug)]
+pub(super) struct LoadCollector(pub(super) Arc<Mutex<LoadReport>>);
+
+impl Collector for LoadCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let load = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let waiting = f64::from(load.num_waiting);
+        let mut gauge = |name, help, value| Self::gauge(&mut encoder, name, help, value);
+        gauge(
+            "vllm:num_requests_running",
+            "Requests that run",
+            f64::from(load.num_running),
+        )?;
+        gauge("vllm:num_requests_waiting", "Requests that wait", waiting)?;
+        gauge(
+            "vllm:kv_cache_usage_perc",
+            "Share of KV blocks in use, 1 is all",
+            load.kv_cache_usage,
+        )?;
+        encode_labelled(
+            &mut encoder,
+            "vllm:num_requests_waiting_by_reason",
+            "Requests that wait, by reason",
+            "reason",
+            // Nothing here defers requests: all of them wait for capacity.
+            &[("capacity", waiting), ("deferred", 0.0)],
+        )?;
+        encode_labelled(
+            &mut encoder,
+            "vllm:engine_sleep_state",
+            "1 for the state the engine is in",
+            "sleep_state",
+            &[("awake", 1.0), ("weights_offloaded", 0.0), ("discard_all", 0.0)],
+        )?;
+        let mut counter = |name, help, value| Self::counter(&mut encoder, name, help, value);
+        counter(
+            "vllm:prefix_cache_queries",
+            "Tokens looked up in the prefix cache",
+            load.prefix_cache_queries,
+        )?;
+        counter(
+            "vllm:prefix_cache_hits",
+            "Tokens found in the prefix cache",
+            load.prefix_cache_hits,
+        )?;
+        counter("vllm:num_preemptions", "Preemptions", load.num_preemptions)?;
+        encode_iteration_tokens(&mut encoder, &load)
+    }
+}
+
+impl LoadCollector {
+    fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+        let gauge = ConstGauge::new(value);
+        gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+
+    fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+        let counter = ConstCounter::new(value);
+        counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+}
+
+fn encode_labelled(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    key: &'static str,
+    values: &[(&'static str, f64)],
+) -> fmt::Result {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (label, value) in values {
+        ConstGauge::new(*value).encode(metric.encode_family(&[(key, *label)])?)?;
+    }
+    Ok(())
+}
+
+fn encode_iteration_tokens(encoder: &mut DescriptorEncoder<'_>, load: &LoadReport) -> fmt::Result {
+    let mut metric: MetricEncoder<'_> = encoder.encode_descriptor(
+        "vllm:iteration_tokens_total",
+        "Tokens per step",
+        None,
+        MetricType::Histogram,
+    )?;
+    // The report is cumulative, the encoder adds up by itself.
+    let mut below = 0;
+    let mut share = |cumulative: u64| {
+        let share = cumulative.saturating_sub(below);
+        below = below.max(cumulative);
+        share
+    };
+    let cumulative = |i: usize| load.iteration_tokens_bucket.get(i).copied().unwrap_or_default();
+    let mut buckets: Vec<(f64, u64)> = ITERATION_TOKENS
+        .iter()
+        .enumerate()
+        .map(|(i, &upper)| (upper, share(cumulative(i))))
+        .collect();
+    let count = cumulative(ITERATION_TOKENS.len()).max(cumulative(ITERATION_TOKENS.len() - 1));
+    buckets.push((f64::MAX, share(count)));
+    metric.encode_histogram::<NoLabelSet>(load.iteration_tokens_sum as f64, count, &buckets, None)
+}
+
+/// Refusals at admission, which vLLM labels with the model only.
+#[derive(Debug)]
+pub(super) struct RejectionCollector(pub(super) Arc<Mutex<LoadReport>>);
+
+impl Collector for RejectionCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let load = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut metric = encoder.encode_descriptor(
+            "vllm:admission_rejections",
+            "Requests refused because a queue was full",
+            None,
+            MetricType::Counter,
+        )?;
+        for (reason, value) in [
+            ("max_num_queued_reqs", load.rejected_max_num_queued_reqs),
+            ("max_num_queued_tokens", load.rejected_max_num_queued_tokens),
+        ] {
+            ConstCounter::new(value).encode(metric.encode_family(&[("reason", reason)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Constants of the KV cache, as labels.
+#[derive(Debug)]
+pub(super) struct CacheConfig {
+    labels: Vec<(String, String)>,
+}
+
+impl CacheConfig {
+    pub(super) fn new(info: &ModelInfo) -> Self {
+        let details = info.details.get("kv_cache_dtype").cloned();
+        let labels = [
+            ("block_size", info.block_size.to_string()),
+            ("cache_dtype", details.unwrap_or_else(|| "auto".to_owned())),
+            ("enable_prefix_caching", "True".to_owned()),
+            ("engine", "0".to_owned()),
+            ("num_gpu_blocks", info.num_blocks.to_string()),
+        ];
+        Self {
+            labels: labels.map(|(key, value)| (key.to_owned(), value)).to_vec(),
+        }
+    }
+}
+
+impl Collector for CacheConfig {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Configuration of the KV cache";
+        let mut metric =
+            encoder.encode_descriptor("vllm:cache_config_info", help, None, MetricType::Gauge)?;
+        ConstGauge::new(1i64).encode(metric.encode_family(&self.labels)?)
+    }
+}

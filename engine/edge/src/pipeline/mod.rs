@@ -1,0 +1,292 @@
+//! From text to text: tokenize, generate, detokenize, stop strings.
+//!
+//! The HTTP handlers and the offline commands use the same pipeline, so they give the same answers. Blocking work
+//! (templates, tokenizing) runs beside the async threads, at most one task per CPU.
+
+mod prepare;
+mod sequence;
+mod stream;
+mod wire;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvasir_api::{
+    ApiError, Context, FinishReason, Limits, Sampling, SamplingDefaults, StopReason, Truncation,
+};
+use kvasir_client::EngineClient;
+use kvasir_client::types::{ModelInfo, TokenLogprobs};
+use kvasir_text::{DetokenizerOptions, Text, TextAssets};
+use tokio::sync::Semaphore;
+
+pub use prepare::Prepared;
+pub use stream::TextStream;
+pub use wire::engine_error;
+
+use crate::config::GenerationConfig;
+use crate::error::EdgeError;
+use crate::metrics::Metrics;
+
+/// Turns text requests into text, over any engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Pipeline {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<dyn EngineClient>,
+    text: Arc<Text>,
+    info: ModelInfo,
+    context: Context,
+    metrics: Metrics,
+    /// Bytes of the longest token: no text of more than this times the context fits.
+    max_token_bytes: usize,
+    /// One permit per CPU for templates and tokenizing.
+    text_permits: Semaphore,
+}
+
+/// What a [`Pipeline`] is told at start.
+#[derive(Clone, Debug, Default)]
+pub struct PipelineOptions {
+    /// The name that metrics carry; empty means the engine's name.
+    pub model_name: String,
+    /// Where sampling defaults come from.
+    pub generation_config: GenerationConfig,
+    /// The server's limits; those of the model are filled in.
+    pub limits: Option<Limits>,
+}
+
+/// A prompt before it is tokenized.
+#[derive(Clone, Debug)]
+pub enum Prompt {
+    /// Text.
+    Text {
+        /// The text, not empty.
+        text: String,
+        /// Adds the tokenizer's special tokens.
+        add_special_tokens: bool,
+    },
+    /// Token ids, within the vocabulary, not empty.
+    Tokens(Vec<u32>),
+    /// A conversation.
+    Chat(kvasir_text::ChatRequest),
+}
+
+/// One prompt and how to continue it.
+#[derive(Clone, Debug)]
+pub struct TextRequest {
+    /// Start of the engine's request id; the pipeline makes it unique (C30).
+    pub request_id: String,
+    /// The prompt.
+    pub prompt: Prompt,
+    /// How to continue it. Without `max_tokens` the rest of the context may be used.
+    pub sampling: Sampling,
+    /// Cuts the prompt before its length is checked.
+    pub truncation: Option<Truncation>,
+    /// Lower runs earlier.
+    pub priority: i64,
+    /// Separates prefix-cache entries; empty means none.
+    pub cache_salt: String,
+    /// When the request arrived, for the time to first token.
+    pub arrival: Instant,
+    /// Longest time the request may run; none means no limit.
+    pub timeout: Option<Duration>,
+}
+
+impl TextRequest {
+    /// A request with no more than a prompt and a way to continue it.
+    pub fn new(prompt: Prompt, sampling: Sampling) -> Self {
+        Self {
+            request_id: "req".to_owned(),
+            prompt,
+            sampling,
+            truncation: None,
+            priority: 0,
+            cache_salt: String::new(),
+            arrival: Instant::now(),
+            timeout: None,
+        }
+    }
+}
+
+/// What is new in one sequence of a request.
+#[derive(Clone, Debug, Default)]
+pub struct TextDelta {
+    /// Which of the n.
+    pub index: u32,
+    /// New text; complete characters, nothing that may still become a stop string.
+    pub text: String,
+    /// New tokens; their text may follow later.
+    pub token_ids: Vec<u32>,
+    /// One per entry of `token_ids` if log probabilities were asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// On the first delta of sequence 0, if asked for: one per prompt token, the first one empty.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+    /// On the first delta of a sequence: prompt tokens read from the prefix cache.
+    pub cached_tokens: Option<u32>,
+    /// Set on the last delta of the sequence.
+    pub finish: Option<Finish>,
+}
+
+/// How a sequence ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// Why.
+    pub reason: FinishReason,
+    /// The stop string or stop token that ended it.
+    pub stop_reason: Option<StopReason>,
+}
+
+impl Pipeline {
+    /// Asks the engine what it serves and loads the files for text.
+    ///
+    /// # Errors
+    /// If the engine can't be asked, or its text assets can't be used.
+    pub async fn connect(engine: Arc<dyn EngineClient>, options: PipelineOptions) -> Result<Self, EdgeError> {
+        let info = engine.model_info().await.map_err(EdgeError::ModelInfo)?;
+        let files = engine
+            .text_assets(&info.text_assets_digest)
+            .await
+            .map_err(EdgeError::TextAssets)?;
+        let assets = TextAssets::from_files(files);
+        let received = assets.digest();
+        if received != info.text_assets_digest {
+            return Err(EdgeError::AssetsDigest {
+                announced: info.text_assets_digest,
+                received,
+            });
+        }
+        let text = tokio::task::spawn_blocking(move || Text::load(&assets))
+            .await
+            .map_err(EdgeError::LoadTask)?;
+        Ok(Self::new(
+            engine,
+            info,
+            Arc::new(text.map_err(EdgeError::Text)?),
+            options,
+        ))
+    }
+
+    fn new(
+        engine: Arc<dyn EngineClient>,
+        info: ModelInfo,
+        text: Arc<Text>,
+        options: PipelineOptions,
+    ) -> Self {
+        let name = if options.model_name.is_empty() {
+            &info.model
+        } else {
+            &options.model_name
+        };
+        let metrics = Metrics::new(name, &info);
+        let mut limits = options.limits.unwrap_or_else(|| Limits::new(0, 0, 0));
+        limits.max_model_len = info.max_model_len;
+        limits.vocab_size = info.vocab_size;
+        limits.max_logprobs = info.max_logprobs;
+        let defaults = match options.generation_config {
+            GenerationConfig::Auto => wire::sampling_defaults(text.generation_defaults(), &info),
+            GenerationConfig::Vllm => SamplingDefaults::default(),
+        };
+        let max_token_bytes = (0..info.vocab_size)
+            .map(|id| text.token_bytes(id).map_or(0, <[u8]>::len))
+            .max()
+            .unwrap_or(0);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let context = Context { limits, defaults };
+        let text_permits = Semaphore::new(cpus);
+        Self {
+            inner: Arc::new(Inner {
+                engine,
+                text,
+                info,
+                context,
+                metrics,
+                max_token_bytes,
+                text_permits,
+            }),
+        }
+    }
+
+    /// Prepares and starts a request.
+    ///
+    /// # Errors
+    /// If the prompt is refused here, or the request by the engine.
+    pub async fn generate(&self, request: TextRequest) -> Result<TextStream, ApiError> {
+        let prepared = self.prepare(request).await?;
+        self.start(prepared).await
+    }
+
+    /// Tokenizes and checks a request; nothing reaches the engine yet.
+    ///
+    /// # Errors
+    /// If the prompt can't be tokenized, is empty, or leaves no room for an answer.
+    pub async fn prepare(&self, request: TextRequest) -> Result<Prepared, ApiError> {
+        prepare::prepare(&self.inner, request).await
+    }
+
+    /// Hands a request to the engine. Dropping the stream aborts it.
+    ///
+    /// # Errors
+    /// The engine's refusal.
+    pub async fn start(&self, prepared: Prepared) -> Result<TextStream, ApiError> {
+        let request = prepared.request.clone();
+        let outputs = self
+            .inner
+            .engine
+            .generate(request)
+            .await
+            .map_err(|error| engine_error(&error))?;
+        self.inner
+            .metrics
+            .request_started(prepared.request.n, prepared.max_tokens());
+        Ok(TextStream::new(Arc::clone(&self.inner), prepared, outputs))
+    }
+
+    /// Token ids of a prompt, without any check of its length.
+    ///
+    /// # Errors
+    /// If the template or the tokenizer refuses it.
+    pub async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>, ApiError> {
+        prepare::tokenize(&self.inner, prompt)
+            .await
+            .map(|tokenized| tokenized.ids)
+    }
+
+    /// Text of token ids, special tokens included. Ids that only the model's head has give no text.
+    pub fn detokenize(&self, ids: &[u32]) -> String {
+        let options = DetokenizerOptions {
+            skip_special_tokens: false,
+        };
+        let mut detokenizer = self.inner.text.detokenizer(options, &[]);
+        let mut text = String::new();
+        for &id in ids {
+            text.push_str(detokenizer.push(id));
+        }
+        text.push_str(&detokenizer.finish());
+        text
+    }
+
+    /// The engine behind it.
+    pub fn engine(&self) -> &Arc<dyn EngineClient> {
+        &self.inner.engine
+    }
+
+    /// Tokenizer, templates and detokenizers.
+    pub fn text(&self) -> &Arc<Text> {
+        &self.inner.text
+    }
+
+    /// What is served.
+    pub fn model_info(&self) -> &ModelInfo {
+        &self.inner.info
+    }
+
+    /// What requests are resolved against.
+    pub fn context(&self) -> &Context {
+        &self.inner.context
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+}

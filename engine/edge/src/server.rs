@@ -1,0 +1,138 @@
+//! The server: a router over the route table, and the loop that serves it until it is told to stop.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::{MethodFilter, on};
+use kvasir_api::{ApiError, ErrorKind, Limits};
+use kvasir_client::EngineClient;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::EdgeConfig;
+use crate::connections::Connections;
+use crate::error::EdgeError;
+use crate::gate;
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::reply::error_response;
+use crate::routes::{ROUTES, Route};
+use crate::state::State;
+
+/// An HTTP edge over an engine.
+#[derive(Clone)]
+pub struct Edge {
+    state: Arc<State>,
+}
+
+/// How serving ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Every request was answered.
+    Clean,
+    /// The time was over first.
+    Forced {
+        /// Requests that were cut off.
+        remaining: usize,
+    },
+}
+
+impl Edge {
+    /// Asks the engine what it serves and loads the files for text.
+    ///
+    /// # Errors
+    /// If the engine can't be asked, or its text assets can't be used.
+    pub async fn new(config: EdgeConfig, engine: Arc<dyn EngineClient>) -> Result<Self, EdgeError> {
+        let mut limits = Limits::new(0, 0, 0);
+        limits.max_prompts = config.max_prompts;
+        limits.max_sequences = config.max_sequences_per_request;
+        limits.max_stop_strings = config.max_stop_strings;
+        limits.max_logprob_bytes = config.max_logprob_bytes;
+        limits.trust_request_chat_template = config.trust_request_chat_template;
+        let options = PipelineOptions {
+            model_name: config.served_model_names.first().cloned().unwrap_or_default(),
+            generation_config: config.generation_config,
+            limits: Some(limits),
+        };
+        let pipeline = Pipeline::connect(engine, options).await?;
+        Ok(Self {
+            state: Arc::new(State::new(config, pipeline)),
+        })
+    }
+
+    /// The route table.
+    pub fn routes() -> &'static [Route] {
+        &ROUTES
+    }
+
+    /// The names that requests may put into `model`; the first one is shown in answers.
+    pub fn model_names(&self) -> &[String] {
+        &self.state.model_names
+    }
+
+    /// The pipeline behind the routes.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.state.pipeline
+    }
+
+    /// The routes as a service. What isn't in the table is answered with 404.
+    ///
+    /// # Panics
+    /// If the route table had a method that isn't standard, which a test rules out.
+    pub fn router(&self) -> Router {
+        let mut router = Router::new();
+        for route in &ROUTES {
+            let state = Arc::clone(&self.state);
+            let filter =
+                MethodFilter::try_from(route.method.clone()).expect("the table has standard methods only");
+            let handler = move |request: Request| gate::serve(Arc::clone(&state), route, request);
+            router = router.route(route.path, on(filter, handler));
+        }
+        router
+            .fallback(not_found)
+            .method_not_allowed_fallback(method_not_allowed)
+    }
+
+    /// Serves until `stop`; then readiness fails, new inference is refused, and running answers may end within
+    /// `shutdown_timeout`. Dropping the future ends everything at once.
+    ///
+    /// # Errors
+    /// If the listening socket can't be used.
+    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<Shutdown, EdgeError> {
+        listener.local_addr().map_err(EdgeError::Listener)?;
+        let state = self.state.as_ref();
+        let mut connections = Connections::new(self.router(), &state.config);
+        connections.accept_until(&listener, stop.cancelled()).await;
+        state.start_draining();
+        state.in_flight.close();
+        tracing::info!(in_flight = state.in_flight.len(), "draining");
+        // The listener stays open, so that probes learn that the server is not ready.
+        let drained = async {
+            let drained = tokio::time::timeout(state.config.shutdown_timeout, state.in_flight.wait());
+            drop(drained.await);
+        };
+        connections.accept_until(&listener, drained).await;
+        drop(listener);
+        let remaining = state.in_flight.len();
+        if remaining == 0 {
+            connections.finish().await;
+            return Ok(Shutdown::Clean);
+        }
+        tracing::warn!(remaining, "the shutdown timeout is over; requests are cut off");
+        Ok(Shutdown::Forced { remaining })
+    }
+}
+
+async fn not_found(request: Request) -> axum::response::Response {
+    let path: String = request.uri().path().chars().take(200).collect();
+    error_response(&ApiError::new(
+        ErrorKind::NotFound,
+        format!("there is no route {path}"),
+    ))
+}
+
+async fn method_not_allowed(request: Request) -> axum::response::Response {
+    let path: String = request.uri().path().chars().take(200).collect();
+    let message = format!("{path} does not take the method {}", request.method());
+    error_response(&ApiError::new(ErrorKind::MethodNotAllowed, message))
+}
