@@ -10,7 +10,7 @@ mod ids;
 mod invariant;
 mod plan;
 mod request;
-mod scheduler;
+pub mod scheduler;
 mod sequence;
 
 pub use config::{ConfigError, SchedulerConfig};

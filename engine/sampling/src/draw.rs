@@ -39,7 +39,7 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// Weights are summed in pieces of this many: a draw walks the sums of pieces first and only one piece token by token.
-const WEIGHTS_PER_SUM: usize = 256;
+pub(crate) const WEIGHTS_PER_SUM: usize = 256;
 
 /// Sums of consecutive pieces of `weights`, in `f64`.
 pub(crate) fn piece_sums(weights: &[f32], sums: &mut Vec<f64>) {
@@ -47,9 +47,17 @@ pub(crate) fn piece_sums(weights: &[f32], sums: &mut Vec<f64>) {
     sums.extend(weights.chunks(WEIGHTS_PER_SUM).map(sum));
 }
 
-/// The sum in order, in `f64`.
+/// The sum in `f64`, in four lanes: a fixed order that SIMD code can keep.
 pub(crate) fn sum(weights: &[f32]) -> f64 {
-    weights.iter().map(|&weight| f64::from(weight)).sum()
+    let mut lanes = [0.0_f64; 4];
+    let mut chunks = weights.chunks_exact(4);
+    for chunk in &mut chunks {
+        for (lane, &weight) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(weight);
+        }
+    }
+    let rest: f64 = chunks.remainder().iter().map(|&weight| f64::from(weight)).sum();
+    (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]) + rest
 }
 
 /// The first index at which the running sum of `weights` exceeds `u` (in `[0, 1)`) times their sum: index i has probability
@@ -57,15 +65,9 @@ pub(crate) fn sum(weights: &[f32]) -> f64 {
 pub(crate) fn pick(weights: &[f32], sums: &[f64], u: f64) -> Option<usize> {
     let target = u * sums.iter().sum::<f64>();
     let mut before = 0.0;
-    for (piece, piece_sum) in weights
-        .chunks(WEIGHTS_PER_SUM)
-        .zip(sums)
-        .enumerate()
-        .map(|(i, (w, s))| ((i, w), s))
-    {
+    for (index, (piece, piece_sum)) in weights.chunks(WEIGHTS_PER_SUM).zip(sums).enumerate() {
         if before + piece_sum > target {
-            let (index, weights) = piece;
-            let offset = pick_in_order(weights, target - before)?;
+            let offset = pick_in_order(piece, target - before)?;
             return Some(index * WEIGHTS_PER_SUM + offset);
         }
         before += piece_sum;

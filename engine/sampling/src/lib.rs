@@ -4,12 +4,12 @@
 //! [`SequenceSampler::sample`] takes the model's logits and gives the next token. The result depends on nothing else, so a sequence
 //! gives the same tokens alone, in any batch, and after it was preempted.
 //!
-//! The order of the stages is vLLM's (V1 `sampler.py`):
+//! The stages, in vLLM's order (V1 `sampler.py`):
 //!
 //! 1. log probabilities of the raw distribution, if asked for;
-//! 2. masks and adjustments of logits ([`mask`], [`penalty`]): allowed ids, `min_tokens`, logit bias, bad words; then repetition, frequency and
-//!    presence penalty;
-//! 3. greedy: the largest logit. Otherwise temperature, `min_p`, `top_k`, `top_p` and a draw ([`filter`], [`draw`]).
+//! 2. logits are masked and adjusted: allowed ids, `min_tokens`, logit bias, bad words (`mask.rs`); repetition, frequency and presence
+//!    penalty (`penalty.rs`);
+//! 3. greedy: the largest logit. Otherwise temperature, `min_p`, `top_k`, `top_p` and a draw (`filter.rs`, `draw.rs`).
 //!
 //! Everything is total: logits of NaN count as -inf, infinities are allowed, and where every token is masked the lowest permitted id is
 //! chosen. Exponentials are computed by our own polynomial and sums in `f64` in a fixed order, so that equal logits give equal tokens on every
@@ -23,8 +23,12 @@ mod numeric;
 mod params;
 mod penalty;
 mod sampler;
+mod weight;
 
 pub use draw::uniform;
 pub use logprobs::{MIN_LOGPROB, TokenLogprobs, token_logprobs};
 pub use params::SamplingParams;
 pub use sampler::{Choice, Scratch, SequenceSampler};
+
+#[cfg(test)]
+mod tests;

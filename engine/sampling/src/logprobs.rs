@@ -2,7 +2,9 @@
 
 use std::collections::BinaryHeap;
 
-use crate::numeric::{self, exp_of_nonpositive, id_of, rank_key};
+use crate::draw::{WEIGHTS_PER_SUM, sum};
+use crate::numeric::{self, id_of, rank_key};
+use crate::weight::Weight;
 
 /// The log probability of one token, its rank and the best alternatives.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,12 +29,6 @@ pub const MIN_LOGPROB: f32 = -9999.0;
 pub fn token_logprobs(logits: &[f32], token: u32, top: u32) -> TokenLogprobs {
     let normalizer = Normalizer::new(logits);
     let logit = logits.get(token as usize).copied();
-    let key = logit.map_or(u64::MAX, |logit| rank_key(logit, token));
-    let num_better = logits
-        .iter()
-        .enumerate()
-        .filter(|&(id, &logit)| rank_key(logit, id as u32) < key)
-        .count();
     let best = best_keys(logits, top as usize).into_iter().map(|key| {
         let id = id_of(key);
         (id, normalizer.logprob(logits[id as usize]))
@@ -40,7 +36,7 @@ pub fn token_logprobs(logits: &[f32], token: u32, top: u32) -> TokenLogprobs {
     TokenLogprobs {
         token,
         logprob: logit.map_or(MIN_LOGPROB, |logit| normalizer.logprob(logit)),
-        rank: num_better as u32 + 1,
+        rank: num_before(logits, token) as u32 + 1,
         top: best.collect(),
     }
 }
@@ -54,11 +50,15 @@ struct Normalizer {
 impl Normalizer {
     fn new(logits: &[f32]) -> Self {
         let max = numeric::max(logits);
-        let sum: f64 = logits.iter().map(|&logit| f64::from(share(logit, max))).sum();
-        Self {
-            max,
-            ln_sum: sum.ln(),
-        }
+        let weight = Weight::unshaped(max);
+        let mut weights = [0.0; WEIGHTS_PER_SUM];
+        let sums = logits.chunks(WEIGHTS_PER_SUM).map(|piece| {
+            let weights = &mut weights[..piece.len()];
+            weight.write(piece, weights);
+            sum(weights)
+        });
+        let ln_sum = sums.sum::<f64>().ln();
+        Self { max, ln_sum }
     }
 
     fn logprob(&self, logit: f32) -> f32 {
@@ -75,26 +75,38 @@ impl Normalizer {
     }
 }
 
-fn share(logit: f32, max: f32) -> f32 {
-    if logit == max {
-        1.0
-    } else {
-        exp_of_nonpositive(logit - max)
+/// How many tokens come before this one by (logit descending, id ascending). Comparisons of floats are all it takes, and they become SIMD code.
+fn num_before(logits: &[f32], token: u32) -> usize {
+    let Some(&logit) = logits.get(token as usize) else {
+        return logits.len();
+    };
+    let is_nothing = |other: f32| other.is_nan() || other == f32::NEG_INFINITY;
+    let earlier = &logits[..token as usize];
+    if is_nothing(logit) {
+        let num_possible = logits.iter().filter(|&&other| !is_nothing(other)).count();
+        return num_possible + earlier.iter().filter(|&&other| is_nothing(other)).count();
     }
+    let num_larger = logits.iter().filter(|&&other| other > logit).count();
+    num_larger + earlier.iter().filter(|&&other| other == logit).count()
 }
 
 /// The keys of the `count` best tokens, best first. A heap of the best so far costs one comparison for most tokens.
 fn best_keys(logits: &[f32], count: usize) -> Vec<u64> {
     let count = count.min(logits.len());
-    let mut keys = logits
-        .iter()
-        .enumerate()
-        .map(|(id, &logit)| rank_key(logit, id as u32));
-    let mut best: BinaryHeap<u64> = keys.by_ref().take(count).collect();
-    for key in keys {
-        match best.peek_mut() {
-            Some(mut worst) if key < *worst => *worst = key,
-            _ => {}
+    let (first, rest) = logits.split_at(count);
+    let mut best: BinaryHeap<u64> = (0..).zip(first).map(|(id, &logit)| rank_key(logit, id)).collect();
+    let worst_logit = |best: &BinaryHeap<u64>| best.peek().map(|&key| logits[id_of(key) as usize]);
+    let Some(mut worst) = worst_logit(&best) else {
+        return Vec::new();
+    };
+    for (id, &logit) in (count as u32..).zip(rest) {
+        // Later ids lose against equal logits. NaN is never larger; against a NaN that is the worst, the keys decide.
+        if logit > worst || worst.is_nan() {
+            let key = rank_key(logit, id);
+            if let Some(mut place) = best.peek_mut().filter(|place| key < **place) {
+                *place = key;
+            }
+            worst = worst_logit(&best).unwrap_or(worst);
         }
     }
     best.into_sorted_vec()

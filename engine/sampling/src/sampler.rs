@@ -83,9 +83,10 @@ impl SequenceSampler {
 
     fn choose(&self, logits: &mut [f32], scratch: &mut Scratch) -> u32 {
         let params = &*self.params;
-        apply_masks(params, &self.output, logits, &mut scratch.kept);
         apply_bias(&params.logit_bias, logits);
         self.seen.apply(params, logits);
+        // vLLM masks first. The result is the same, as nothing finite changes -inf; masking last also holds against parameters out of range.
+        apply_masks(params, &self.output, logits, &mut scratch.kept);
         let token = if params.temperature >= GREEDY_BELOW {
             let u = uniform(params.seed, self.output.len() as u64);
             draw_filtered(params, logits, u, scratch)

@@ -53,7 +53,7 @@
 //! # What it doesn't do
 //!
 //! It knows no text, no logits, no devices and no time of its own. Priorities, tenants, ageing of a large sequence at the head of the queue
-//! and several steps in flight come on top of this structure: [`MAX_IN_FLIGHT`] is 1. A step that fails ends its sequences; retrying is the
+//! and several steps in flight come on top of this structure (`MAX_IN_FLIGHT` is 1). A step that fails ends its sequences; retrying is the
 //! caller's business.
 //!
 //! # Differences from vLLM
@@ -94,7 +94,7 @@ use step::Pass;
 /// Steps that may be planned and not completed.
 pub(crate) const MAX_IN_FLIGHT: usize = 1;
 
-/// The scheduler of one data-parallel rank. See the module's documentation.
+/// The scheduler of one data-parallel rank; see [the module](self) for what it decides and why.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
