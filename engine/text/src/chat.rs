@@ -117,6 +117,21 @@ fn normalize_message(index: usize, message: &Value, keeps_parts: bool) -> Result
     Ok(Value::Object(out))
 }
 
+/// Gives every message a `content`; true if one had none.
+///
+/// The second try for templates that add to `content` without asking whether it is there. Not the first, because others
+/// write something else for a message that has an empty content than for one that has none.
+pub(crate) fn fill_contents(messages: &mut [Value]) -> bool {
+    let mut filled = false;
+    for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+        message.entry("content").or_insert_with(|| {
+            filled = true;
+            Value::String(String::new())
+        });
+    }
+    filled
+}
+
 fn content(content: &Value, keeps_parts: bool, location: &str) -> Result<Value, TextError> {
     let Some(parts) = content.as_array().filter(|_| !keeps_parts) else {
         return match content {

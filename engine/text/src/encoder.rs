@@ -122,10 +122,33 @@ impl Encoder {
         if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pre_tokenized)?;
         }
-        pre_tokenized.tokenize(|piece| self.tokenizer.get_model().tokenize(piece.get()))?;
+        pre_tokenized.tokenize(|piece| self.tokenize(piece.get(), &is_control))?;
         let encoding = pre_tokenized.into_encoding(None, 0, OffsetType::None)?;
         let encoding = self.tokenizer.post_process(encoding, None, add_special_tokens)?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Runs the model over a piece of text. A vocabulary may hold a control token that its model also makes of text; such
+    /// a piece is halved until it doesn't.
+    fn tokenize(&self, piece: &str, is_control: &impl Fn(u32) -> bool) -> tokenizers::Result<Vec<Token>> {
+        let tokens = self.tokenizer.get_model().tokenize(piece)?;
+        if !tokens.iter().any(|token| is_control(token.id)) {
+            return Ok(tokens);
+        }
+        let middle = piece
+            .char_indices()
+            .map(|(at, _)| at)
+            .nth(piece.chars().count() / 2)
+            .unwrap_or(0);
+        if middle == 0 {
+            return Err(
+                format!("{piece:?} is a control token of this model and has no other encoding").into(),
+            );
+        }
+        let (left, right) = piece.split_at(middle);
+        let mut tokens = self.tokenize(left, is_control)?;
+        tokens.extend(self.tokenize(right, is_control)?);
+        Ok(tokens)
     }
 }
 

@@ -154,8 +154,15 @@ impl Text {
         } else {
             None
         };
-        let variables = self.variables(request, &messages, controls);
-        let mut marked = template.template.render(variables, request.now)?;
+        let mut result = template
+            .template
+            .render(self.variables(request, &messages, controls), request.now);
+        if matches!(result, Err(TextError::TemplateRender { .. })) && chat::fill_contents(&mut messages) {
+            result = template
+                .template
+                .render(self.variables(request, &messages, controls), request.now);
+        }
+        let mut marked = result?;
         if let Some(final_text) = ending {
             cut_at_end(&mut marked, &final_text)?;
         }
