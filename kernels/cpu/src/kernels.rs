@@ -173,7 +173,7 @@ impl Kernels {
         });
     }
 
-    fn run<T: Task>(self, task: T) -> T::Output {
+    pub(crate) fn run<T: Task>(self, task: T) -> T::Output {
         match self.token {
             Token::Scalar(s) => s.vectorize(task),
             #[cfg(target_arch = "x86_64")]
