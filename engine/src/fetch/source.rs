@@ -87,9 +87,7 @@ fn parse_hub(model: &str) -> Result<HubModel, InvalidName> {
     let mut selector = None;
     while let Some(mark) = rest.chars().next() {
         let body = &rest[1..];
-        let end = body
-            .find(if mark == '@' { ':' } else { '@' })
-            .unwrap_or(body.len());
+        let end = body.find(['@', ':']).unwrap_or(body.len());
         let (part, after) = body.split_at(end);
         let slot = if mark == '@' { &mut revision } else { &mut selector };
         if slot.replace(part).is_some() {

@@ -65,6 +65,16 @@ impl Job<'_> {
         std::fs::metadata(self.target).is_ok_and(|metadata| metadata.is_file() && metadata.len() == self.size)
     }
 
+    /// Removes what an unfinished transfer left, when the file came another way.
+    pub(super) fn discard_incomplete(&self) -> Result<(), FetchError> {
+        match std::fs::remove_file(&self.incomplete) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(FetchError::io("remove", &self.incomplete)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Compares digests; on a mismatch removes `file`.
     pub(super) fn verify(&self, found: Digest, file: &Path) -> Result<(), FetchError> {
         match self.sha256 {
@@ -98,6 +108,10 @@ fn run_tries(
         match one_try(client, remote, job, partial, progress, &speed) {
             Ok(()) => {}
             Err(Trouble::Final(error)) => return Err(error),
+            // Without network from the start there may be another source, and every try only costs time.
+            Err(Trouble::Passing(error @ FetchError::Unreachable { .. })) if partial.len == speed.from => {
+                return Err(error);
+            }
             Err(Trouble::Passing(_)) if partial.len > before => failed_tries = 0,
             Err(Trouble::Passing(error)) => {
                 failed_tries += 1;

@@ -6,15 +6,14 @@
 
 use std::io::Read;
 
-use kvasir_weights::Digest;
 use serde::Deserialize;
 use ureq::Body;
-use ureq::http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, LOCATION, RANGE,
-};
-use ureq::http::{HeaderMap, Response, StatusCode, Uri};
+use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, RANGE};
+use ureq::http::{Response, StatusCode, Uri};
 
 use super::super::options::{Timing, Token};
+use super::head::{FileHead, content_range, file_head, number};
+use super::url::{encode, join, same_origin};
 use super::{FetchError, FetchOptions, is_commit, is_relative_name};
 
 /// Most redirects of one request; the hub needs two.
@@ -46,17 +45,6 @@ pub(super) struct RepoInfo {
     pub(super) commit: String,
     /// Names of all files, checked to stay below a directory.
     pub(super) files: Vec<String>,
-}
-
-/// What the hub says about a file.
-#[derive(Debug)]
-pub(super) struct FileHead {
-    /// Its content's name; the name of the blob.
-    pub(super) etag: String,
-    /// Its size in bytes.
-    pub(super) size: u64,
-    /// Its digest, where the etag is one: for all large files.
-    pub(super) sha256: Option<Digest>,
 }
 
 /// A failed try.
@@ -360,137 +348,4 @@ fn unreachable(url: &str, error: &ureq::Error) -> Trouble {
         host: host.unwrap_or_else(|| url.to_owned()),
         reason: error.to_string(),
     })
-}
-
-fn file_head(response: &Response<Body>) -> Result<FileHead, String> {
-    let headers = response.headers();
-    let etag = headers
-        .get("x-linked-etag")
-        .or_else(|| headers.get(ETAG))
-        .and_then(|etag| etag.to_str().ok());
-    let etag = etag
-        .unwrap_or("")
-        .trim_start_matches("W/")
-        .trim_matches('"')
-        .to_owned();
-    if !is_blob_name(&etag) {
-        return Err(format!("the etag {etag:?} is not possible as a file name"));
-    }
-    // The length of a redirect is that of its own text.
-    let own_length = number(headers, CONTENT_LENGTH.as_str()).filter(|_| response.status().is_success());
-    let size = number(headers, "x-linked-size")
-        .or(own_length)
-        .ok_or("it states no size")?;
-    Ok(FileHead {
-        sha256: Digest::from_hex(&etag),
-        etag,
-        size,
-    })
-}
-
-fn is_blob_name(etag: &str) -> bool {
-    (1..=128).contains(&etag.len())
-        && !etag.starts_with('.')
-        && etag
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-}
-
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
-    headers.get(name)?.to_str().ok()?.trim().parse().ok()
-}
-
-/// First byte and total size of `bytes FIRST-LAST/TOTAL`.
-fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
-    let value = headers
-        .get(CONTENT_RANGE)?
-        .to_str()
-        .ok()?
-        .trim()
-        .strip_prefix("bytes")?;
-    let (range, total) = value.trim().split_once('/')?;
-    let (first, _) = range.split_once('-')?;
-    Some((first.trim().parse().ok()?, total.trim().parse().ok()))
-}
-
-/// The address that `location` means in an answer from `url`. From https there is no way back to http.
-fn join(url: &str, location: &str) -> Option<String> {
-    let base: Uri = url.parse().ok()?;
-    if location.starts_with("https://")
-        || (location.starts_with("http://") && base.scheme_str() == Some("http"))
-    {
-        return Some(location.to_owned());
-    }
-    let is_path = location.starts_with('/') && !location.starts_with("//");
-    is_path.then(|| {
-        Some(format!(
-            "{}://{}{location}",
-            base.scheme_str()?,
-            base.authority()?
-        ))
-    })?
-}
-
-fn same_origin(one: &str, other: &str) -> bool {
-    let origin = |url: &str| {
-        let uri: Uri = url.parse().ok()?;
-        let scheme = uri.scheme_str()?.to_owned();
-        let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
-        Some((scheme, uri.host()?.to_ascii_lowercase(), port))
-    };
-    origin(one).is_some() && origin(one) == origin(other)
-}
-
-/// Percent-encodes everything but unreserved characters and, in paths, slashes.
-fn encode(text: &str, is_path: bool) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte as char),
-            b'/' if is_path => encoded.push('/'),
-            _ => {
-                encoded.push('%');
-                for digit in [byte >> 4, byte & 15] {
-                    encoded.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
-                }
-            }
-        }
-    }
-    encoded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{encode, is_blob_name, join, same_origin};
-
-    #[test]
-    fn redirects_lead_to_paths_and_addresses_but_not_down_to_http() {
-        assert_eq!(join("https://h:1/a", "/b?c").unwrap(), "https://h:1/b?c");
-        assert_eq!(join("http://h/a", "http://i/b").unwrap(), "http://i/b");
-        assert_eq!(join("https://h/a", "http://h/b"), None);
-        assert_eq!(join("https://h/a", "//i/b"), None);
-        assert_eq!(join("https://h/a", "file:///b"), None);
-    }
-
-    #[test]
-    fn origin_is_scheme_host_and_port() {
-        assert!(same_origin("https://h/a", "https://H:443/b"));
-        for other in ["http://h/", "https://h:444/", "https://h.i/", "h"] {
-            assert!(!same_origin("https://h/a", other), "{other}");
-        }
-    }
-
-    #[test]
-    fn unusual_characters_are_encoded() {
-        assert_eq!(encode("refs/pr/1", false), "refs%2Fpr%2F1");
-        assert_eq!(encode("a b/ü.gguf", true), "a%20b/%C3%BC.gguf");
-    }
-
-    #[test]
-    fn etag_that_leads_elsewhere_is_no_blob_name() {
-        assert!(is_blob_name("d41d8cd98f00b204e9800998ecf8427e-3"));
-        for etag in ["", "..", "../x", "a/b", ".x"] {
-            assert!(!is_blob_name(etag), "{etag}");
-        }
-    }
 }

@@ -1,8 +1,10 @@
 //! Hugging Face repositories: which files, where they lie in the shared cache, and how they get there.
 
 mod client;
+mod head;
 mod layout;
 mod select;
+mod url;
 
 pub(super) use client::{Answer, Client, RemoteFile, Trouble};
 pub(super) use layout::{HubCache, repo_of_dir};
