@@ -14,6 +14,7 @@ pub mod engine {
     #[allow(
         clippy::all,
         clippy::pedantic,
+        clippy::allow_attributes_without_reason,
         unused_qualifications,
         reason = "generated code"
     )]

@@ -29,11 +29,8 @@ pub fn digest(files: &TextAssetFiles) -> String {
     }
     hash.finalize()
         .iter()
-        .fold(String::with_capacity(64), |mut hex, byte| {
-            for digit in [byte >> 4, byte & 15] {
-                hex.push(char::from_digit(u32::from(digit), 16).expect("four bits are a hex digit"));
-            }
-            hex
+        .fold(String::with_capacity(64), |hex, byte| {
+            hex + &format!("{byte:02x}")
         })
 }
 

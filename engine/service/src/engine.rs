@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Stops, and waits until the step in flight has ended and the thread is gone.
-    pub async fn shutdown(self) {
+    pub async fn shutdown(&self) {
         self.stop();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {

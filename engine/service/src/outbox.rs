@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use kvasir_client::Delivery;
 use kvasir_client::types::{Admission, SequenceOutput, StepOutputs};
@@ -37,8 +38,18 @@ struct State {
     staged: Message,
     unread_outputs: BTreeMap<RequestKey, usize>,
     unread_answers: usize,
-    /// After the queue nothing follows but this.
-    end: Option<Option<Status>>,
+    end: End,
+}
+
+/// Whether anything follows the queue.
+#[derive(Debug, Default)]
+enum End {
+    #[default]
+    Open,
+    /// A status, then nothing.
+    Status(Status),
+    /// Nothing.
+    Closed,
 }
 
 #[derive(Debug, Default)]
@@ -110,16 +121,20 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Ends the session after what is queued, with a status or properly.
+    /// Ends the session after what is queued, with a status or properly. The first call counts.
     pub(crate) fn end(&self, status: Option<Status>) {
-        self.lock().end.get_or_insert(status);
+        let mut state = self.lock();
+        if matches!(state.end, End::Open) {
+            state.end = status.map_or(End::Closed, End::Status);
+        }
+        drop(state);
         self.filled.notify_one();
     }
 
     /// The next message. For one reader.
     pub(crate) async fn next(&self) -> Option<Result<StepOutputs, Status>> {
         loop {
-            if let Some(next) = self.pop() {
+            if let Poll::Ready(next) = self.pop() {
                 return next;
             }
             self.filled.notified().await;
@@ -139,11 +154,17 @@ impl Outbox {
             && state.unread_answers < self.max_unread_requests
     }
 
-    fn pop(&self) -> Option<Option<Result<StepOutputs, Status>>> {
+    fn pop(&self) -> Poll<Option<Result<StepOutputs, Status>>> {
         let mut state = self.lock();
         let Some(message) = state.queue.pop_front() else {
-            // The status is said once; then the stream ends.
-            return state.end.as_mut().map(|status| status.take().map(Err));
+            return match std::mem::replace(&mut state.end, End::Closed) {
+                End::Open => {
+                    state.end = End::Open;
+                    Poll::Pending
+                }
+                End::Status(status) => Poll::Ready(Some(Err(status))),
+                End::Closed => Poll::Ready(None),
+            };
         };
         state.unread_answers -= message.content.admissions.len();
         for key in message.keys {
@@ -156,7 +177,7 @@ impl Outbox {
         }
         drop(state);
         self.emptied.notify_one();
-        Some(Some(Ok(message.content)))
+        Poll::Ready(Some(Ok(message.content)))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

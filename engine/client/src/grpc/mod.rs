@@ -37,7 +37,7 @@ pub use self::target::TargetError;
 /// How long a call that the engine answers from memory may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a transfer of text assets may take.
-const ASSETS_TIMEOUT: Duration = Duration::from_secs(120);
+const ASSETS_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]

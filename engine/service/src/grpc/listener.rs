@@ -127,13 +127,10 @@ impl Accept for UnixListener {
 }
 
 /// Connections, at most `max` at a time. Others wait in the kernel. A failed accept is logged and tried again.
-pub(super) fn accept<L: Accept>(
+pub(super) fn accept<L: Accept + Sync>(
     listener: L,
     max: usize,
-) -> impl Stream<Item = io::Result<Counted<L::Io>>> + Send
-where
-    L: Sync,
-{
+) -> impl Stream<Item = io::Result<Counted<L::Io>>> + Send {
     let places = Arc::new(Semaphore::new(max));
     futures::stream::unfold((listener, places), |(listener, places)| async move {
         // Fails only when the semaphore is closed, which nobody does.

@@ -257,13 +257,14 @@ impl Worker {
     }
 
     fn publish(&mut self) {
-        self.progress = if self.live.is_empty() {
+        let stats = self.scheduler.stats();
+        let idle = stats.num_running + stats.num_waiting == 0;
+        self.progress = if idle {
             None
         } else {
             Some(self.progress.unwrap_or_else(Instant::now))
         };
-        let report = self.counters.report(&self.scheduler.stats());
-        self.shared.publish(report, self.progress);
+        self.shared.publish(self.counters.report(&stats), self.progress);
     }
 
     /// Ends all requests without touching scheduler or executor.
