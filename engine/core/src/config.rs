@@ -19,9 +19,9 @@ pub struct SchedulerConfig {
     pub enable_prefix_caching: bool,
     /// Largest prefill chunk per step and sequence; 0 is off.
     pub long_prefill_token_threshold: u32,
-    /// Waiting requests; more are refused.
+    /// Waiting sequences (each of the `n` of a request counts); more are refused.
     pub max_num_queued_reqs: u32,
-    /// Prompt tokens of all waiting requests; more are refused.
+    /// Prompt tokens of all waiting sequences; more are refused.
     pub max_num_queued_tokens: u64,
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn pick(weights: &[f32], sums: &[f64], u: f64) -> Option<usize> {
 }
 
 /// The first index at which the running sum exceeds `target`; the last positive weight where rounding leaves none.
-pub(crate) fn pick_in_order(weights: &[f32], target: f64) -> Option<usize> {
+fn pick_in_order(weights: &[f32], target: f64) -> Option<usize> {
     let mut before = 0.0;
     let found = weights.iter().position(|&weight| {
         before += f64::from(weight);

@@ -59,7 +59,8 @@
 //! # Differences from vLLM
 //!
 //! - Oversized prompts are refused and oversized outputs clipped, as said above.
-//! - A group of sequences is queued whole or not at all.
+//! - A group of sequences is queued whole or not at all; the queue's limits count sequences and their prompt tokens.
+//! - A stop token doesn't end a sequence before `min_tokens`, even if a sampler without a mask gives one.
 //! - Cached content becomes findable when its step completes; vLLM lets a later request of the same step share it.
 //!
 //! Sources: the document the project was founded on (scheduler and block pool parts), rules S1 to S21 and B1 to B9 of the engine research
@@ -127,7 +128,7 @@ impl Scheduler {
         Ok(Self {
             pool: BlockPool::new(config.num_blocks),
             seqs: BTreeMap::new(),
-            running: Vec::with_capacity(config.max_num_active_seqs as usize),
+            running: Vec::new(),
             waiting: VecDeque::new(),
             num_queued_tokens: 0,
             in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
