@@ -19,6 +19,7 @@
 //! 3. **Preemption by recompute** (S6, S16, `preempt.rs`): when a running sequence can't get a block, the one that started last gives
 //!    all of its blocks back and waits at the front of the queue, with its output. Surviving cached blocks spare most of the work. Nothing
 //!    is admitted in that step (S7), or the blocks just freed would go to a sequence that will be preempted next.
+//!    (In arrival order the head was preempted just now and can't fit: S7 matters to policies that let others pass it.)
 //! 4. **Prefix caching by full blocks** (S11, `block/`): a sequence starts behind the longest run of cached blocks of its tokens, but
 //!    always computes at least one position, since the cache holds KV and not logits: `min(shared, tokens - 1) / block_size` blocks.
 //!    A block can be found from the moment the step that wrote its last position has *completed*. Sharing within a step would depend
