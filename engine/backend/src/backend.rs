@@ -48,7 +48,12 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// If a token is outside the table.
-    fn embed(&mut self, table: &Self::Matrix, tokens: &[u32], out: &mut Self::Buffer) -> Result<(), BackendError>;
+    fn embed(
+        &mut self,
+        table: &Self::Matrix,
+        tokens: &[u32],
+        out: &mut Self::Buffer,
+    ) -> Result<(), BackendError>;
 
     /// `out = x / sqrt(mean(x^2) + eps) * weight`, by row; sets `out`'s rows.
     ///
@@ -130,7 +135,12 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// If a row is out of range.
-    fn gather_rows(&mut self, x: &Self::Buffer, rows: &[usize], out: &mut Self::Buffer) -> Result<(), BackendError>;
+    fn gather_rows(
+        &mut self,
+        x: &Self::Buffer,
+        rows: &[usize],
+        out: &mut Self::Buffer,
+    ) -> Result<(), BackendError>;
 
     /// Copies row `row` of `x` to the host.
     ///
@@ -283,7 +293,8 @@ pub enum BackendError {
         operation: &'static str,
         /// What doesn't fit.
         reason: String,
-    },    /// The implementation has a fault; the operation's results are lost.
+    },
+    /// The implementation has a fault; the operation's results are lost.
     #[error("{operation} failed: {reason}")]
     Fault {
         /// Which operation.
