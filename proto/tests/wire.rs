@@ -2,6 +2,11 @@
 //!
 //! Run with `UPDATE_GOLDEN=1` after adding a field, message or method.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 use std::collections::BTreeSet;
 use std::path::Path;
 

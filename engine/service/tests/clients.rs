@@ -1,5 +1,11 @@
 //! What every client of an engine can rely on: one suite, run in process, over TCP and over a Unix socket.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,11 @@
 //! Starting an engine, and what its setup must be.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,11 @@
 //! What only the gRPC server and client have: connections, sessions, health, listeners.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
@@ -73,7 +79,9 @@ fn target(fixture: &Fixture) -> &str {
 async fn a_session_gets_one_message_per_step_for_all_of_its_requests() {
     let fixture = fixture().await;
     let mut session = RawSession::open(target(&fixture)).await;
-    for id in ["a", "b", "c"] {
+    // All three begin together: the first step waits until the server has read them, which the refusal of the last one shows.
+    fixture.control.hold();
+    for id in ["a", "b", "c", "c"] {
         session.generate(GenerateRequest {
             n: 2,
             ..request(id, &prompt(4, 0), 30)
@@ -82,12 +90,12 @@ async fn a_session_gets_one_message_per_step_for_all_of_its_requests() {
     let (mut messages, mut finished, mut widest, mut admitted) = (0, 0, 0, Vec::new());
     while finished < 6 {
         let message = session.next().await;
-        admitted.extend(
-            message
-                .admissions
-                .iter()
-                .map(|admission| admission.request_id.clone()),
-        );
+        for answer in &message.admissions {
+            match answer.error {
+                None => admitted.push(answer.request_id.clone()),
+                Some(_) => fixture.control.open(),
+            }
+        }
         messages += u64::from(!message.outputs.is_empty());
         widest = widest.max(message.outputs.len());
         for output in &message.outputs {

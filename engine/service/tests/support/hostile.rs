@@ -1,5 +1,7 @@
 //! Requests that must be refused, with the field that the refusal names.
 
+#![allow(clippy::too_many_lines, reason = "tables")]
+
 use kvasir_client::types::{GenerateRequest, LogitBias, SamplingParams, StopConditions, TokenSequence};
 
 use super::{VOCAB_SIZE, prompt, request};

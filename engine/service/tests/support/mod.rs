@@ -1,6 +1,12 @@
 //! An engine over a fake executor, and a client of it of each kind.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
 
 pub mod executor;
 pub mod hostile;
