@@ -48,8 +48,12 @@ impl TextAssets {
     ///
     /// # Errors
     /// If the tokenizer's kind isn't known, or the vocabulary contradicts itself.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the vocabulary is large and of no use afterwards"
+    )]
     pub fn from_gguf(vocab: GgufVocab) -> Result<Self, TextError> {
-        gguf::to_files(vocab).map(Self::from_files)
+        gguf::to_files(&vocab).map(Self::from_files)
     }
 
     /// The files.
@@ -78,8 +82,7 @@ impl TextAssets {
         hash.finalize()
             .iter()
             .fold(String::with_capacity(64), |mut hex, byte| {
-                // Writing to a string can't fail.
-                let _ = write!(hex, "{byte:02x}");
+                write!(hex, "{byte:02x}").expect("a string takes any text");
                 hex
             })
     }

@@ -1,5 +1,8 @@
 //! Text to token ids, with and without control tokens.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::tokenizer::normalizer::Range as TokenizerRange;
 use tokenizers::tokenizer::pre_tokenizer::Split;
@@ -19,6 +22,8 @@ pub(crate) struct Encoder {
     ordinary: TokenFinder,
     /// The same for those that the tokenizer searches in normalized text.
     ordinary_normalized: TokenFinder,
+    /// Every added token by its id.
+    added: BTreeMap<u32, AddedToken>,
 }
 
 /// Finds added tokens in text.
@@ -29,21 +34,18 @@ struct TokenFinder {
 }
 
 /// A part of a text: an added token with its id, or text between them.
-type Piece = (Option<u32>, std::ops::Range<usize>);
+type Piece = (Option<u32>, Range<usize>);
 
 impl Encoder {
     pub(crate) fn new(tokenizer: Tokenizer) -> Result<Self, TextError> {
-        let mut ordinary: Vec<(u32, AddedToken)> = tokenizer
-            .get_added_tokens_decoder()
+        let added: BTreeMap<u32, AddedToken> = tokenizer.get_added_tokens_decoder().into_iter().collect();
+        let (normalized, raw): (Vec<_>, Vec<_>) = added
             .iter()
             .filter(|(_, token)| !token.special)
             .map(|(id, token)| (*id, token.clone()))
-            .collect();
-        ordinary.sort_by_key(|(id, _)| *id);
-        let (normalized, raw): (Vec<_>, Vec<_>) =
-            ordinary.into_iter().partition(|(_, token)| token.normalized);
-        let patterns = raw.iter().map(|(_, token)| token.content.clone()).collect();
-        let ordinary = TokenFinder::new(raw, patterns);
+            .partition(|(_, token)| token.normalized);
+        let patterns: Vec<String> = raw.iter().map(|(_, token)| token.content.clone()).collect();
+        let ordinary = TokenFinder::new(raw, &patterns);
         let mut patterns = Vec::with_capacity(normalized.len());
         for (_, token) in &normalized {
             let mut content = NormalizedString::from(token.content.as_str());
@@ -54,11 +56,12 @@ impl Encoder {
             }
             patterns.push(content.get().to_owned());
         }
-        let ordinary_normalized = TokenFinder::new(normalized, patterns);
+        let ordinary_normalized = TokenFinder::new(normalized, &patterns);
         Ok(Self {
             tokenizer,
             ordinary,
             ordinary_normalized,
+            added,
         })
     }
 
@@ -99,13 +102,12 @@ impl Encoder {
         add_special_tokens: bool,
     ) -> tokenizers::Result<Vec<u32>> {
         let mut pre_tokenized = PreTokenizedString::from(text);
-        let added = self.tokenizer.get_added_tokens_decoder();
         // The first split sees the whole text as one piece.
         let controls = between(
             text,
             spans
                 .iter()
-                .map(|span| (span.id, span.range.clone(), added.get(&span.id))),
+                .map(|span| (span.id, span.range.clone(), self.added.get(&span.id))),
         );
         pre_tokenized.split(|_, piece| Ok(splits(&piece, &controls)))?;
         pre_tokenized
@@ -153,10 +155,10 @@ impl Encoder {
 }
 
 impl TokenFinder {
-    fn new(tokens: Vec<(u32, AddedToken)>, patterns: Vec<String>) -> Self {
+    fn new(tokens: Vec<(u32, AddedToken)>, patterns: &[String]) -> Self {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
-            .build(&patterns)
+            .build(patterns)
             .ok()
             .filter(|_| !tokens.is_empty());
         Self { finder, tokens }
@@ -178,7 +180,7 @@ impl TokenFinder {
 /// The found tokens, widened as their flags say, and the text between them.
 fn between<'t>(
     text: &str,
-    found: impl Iterator<Item = (u32, std::ops::Range<usize>, Option<&'t AddedToken>)>,
+    found: impl Iterator<Item = (u32, Range<usize>, Option<&'t AddedToken>)>,
 ) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut last = 0;
@@ -208,7 +210,7 @@ fn between<'t>(
     pieces
 }
 
-fn stands_alone(text: &str, range: &std::ops::Range<usize>) -> bool {
+fn stands_alone(text: &str, range: &Range<usize>) -> bool {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     !text[..range.start].ends_with(is_word) && !text[range.end..].starts_with(is_word)
 }

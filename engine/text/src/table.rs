@@ -250,7 +250,7 @@ impl Steps {
                     character,
                     start,
                     stop,
-                } => text = strip(&text, *character, *start, *stop).to_owned(),
+                } => text = strip(text, *character, *start, *stop),
                 Step::WordPiece { prefix } => {
                     text = match text.strip_prefix(prefix.as_str()) {
                         Some(rest) if !prefix.is_empty() => rest.to_owned(),
@@ -274,15 +274,19 @@ fn decoder_json(tokenizer: &Tokenizer) -> Result<Value, TextError> {
     }
 }
 
-fn strip(text: &str, character: char, start: usize, stop: usize) -> &str {
-    let mut rest = text;
+fn strip(text: String, character: char, start: usize, stop: usize) -> String {
+    let mut rest = text.as_str();
     for _ in 0..start {
         rest = rest.strip_prefix(character).unwrap_or(rest);
     }
     for _ in 0..stop {
         rest = rest.strip_suffix(character).unwrap_or(rest);
     }
-    rest
+    if rest.len() == text.len() {
+        text
+    } else {
+        rest.to_owned()
+    }
 }
 
 /// The byte of a byte-fallback token such as `<0x0A>`.

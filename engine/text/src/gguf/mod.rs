@@ -70,11 +70,11 @@ const END_OF_TURN: [&str; 8] = [
 ];
 
 /// The files of [`crate::TextAssets`] that this vocabulary amounts to.
-pub(crate) fn to_files(vocab: GgufVocab) -> Result<BTreeMap<String, Vec<u8>>, TextError> {
-    check(&vocab)?;
+pub(crate) fn to_files(vocab: &GgufVocab) -> Result<BTreeMap<String, Vec<u8>>, TextError> {
+    check(vocab)?;
     let tokenizer = match vocab.model.as_str() {
-        "gpt2" => bpe::tokenizer(&vocab)?,
-        "llama" => spm::tokenizer(&vocab)?,
+        "gpt2" => bpe::tokenizer(vocab)?,
+        "llama" => spm::tokenizer(vocab)?,
         model => {
             return Err(TextError::UnsupportedGgufModel {
                 model: model.to_owned(),
@@ -86,8 +86,8 @@ pub(crate) fn to_files(vocab: GgufVocab) -> Result<BTreeMap<String, Vec<u8>>, Te
         files.insert(name.to_owned(), value.to_string().into_bytes());
     };
     add(TOKENIZER_JSON, &tokenizer);
-    add(TOKENIZER_CONFIG_JSON, &tokenizer_config(&vocab));
-    add(GENERATION_CONFIG_JSON, &generation_config(&vocab));
+    add(TOKENIZER_CONFIG_JSON, &tokenizer_config(vocab));
+    add(GENERATION_CONFIG_JSON, &generation_config(vocab));
     Ok(files)
 }
 

@@ -11,6 +11,10 @@ use crate::protect::is_mark;
 const MAX_DEPTH: usize = 128;
 
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "minijinja calls filters with owned arguments"
+)]
 pub(super) fn tojson(value: &Value, positional: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let mut arguments = positional.0.into_iter();
     let mut argument = |name: &str| -> Result<Option<Value>, Error> {
@@ -137,8 +141,7 @@ impl Writer {
                     if character < ' ' || (self.ensure_ascii && character > '~' && !is_mark(character)) =>
                 {
                     for unit in character.encode_utf16(&mut [0; 2]) {
-                        // Writing to a string can't fail.
-                        let _ = write!(self.out, "\\u{unit:04x}");
+                        write!(self.out, "\\u{unit:04x}").expect("a string takes any text");
                     }
                 }
                 character => self.out.push(character),
@@ -170,15 +173,13 @@ pub(super) fn number(value: &Value) -> String {
 }
 
 fn indentation(value: &Value) -> Result<String, Error> {
-    match value.as_str() {
-        Some(text) => Ok(text.to_owned()),
-        None => {
-            let width = value
-                .as_usize()
-                .ok_or_else(|| refuse("indent must be a number or a string".to_owned()))?;
-            Ok(" ".repeat(width.min(MAX_DEPTH)))
-        }
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
     }
+    let width = value
+        .as_usize()
+        .ok_or_else(|| refuse("indent must be a number or a string".to_owned()))?;
+    Ok(" ".repeat(width.min(MAX_DEPTH)))
 }
 
 fn pair(value: &Value) -> Result<(String, String), Error> {

@@ -57,6 +57,14 @@ fn string_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Valu
                 [before, middle, after].into_iter().map(Value::from).collect(),
             ))
         }
+        "splitlines" => {
+            let (keep_ends,): (Option<bool>,) = from_args(args)?;
+            Ok(Some(
+                super::python::lines(text, keep_ends.unwrap_or(false))
+                    .map(Value::from)
+                    .collect(),
+            ))
+        }
         "rsplit" => rsplit(text, args).map(Some),
         _ => Ok(None),
     }

@@ -64,6 +64,8 @@ impl ChatTemplate {
         environment.add_filter("tojson", json::tojson);
         environment.add_filter("string", python::to_text);
         environment.add_filter("trim", methods::trim);
+        environment.add_filter("indent", python::indent);
+        environment.add_test("iterable", python::is_iterable);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment
@@ -97,7 +99,7 @@ impl ChatTemplate {
             .get_template(NAME)
             .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
         match result {
-            Ok(_) => String::from_utf8(output.bytes).map_err(|error| TextError::TemplateRender {
+            Ok(()) => String::from_utf8(output.bytes).map_err(|error| TextError::TemplateRender {
                 reason: error.to_string(),
             }),
             Err(_) if output.overflowed => Err(TextError::TemplateOutputTooLong {

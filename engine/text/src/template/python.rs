@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use minijinja::value::ValueKind;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
 /// Lists and dictionaries nest at most this deep when printed.
@@ -28,6 +28,80 @@ pub(super) fn to_text(value: &Value) -> Result<Value, Error> {
     } else {
         text(value).map(Value::from)
     }
+}
+
+/// The `iterable` test: `None` isn't, an undefined value is (it iterates over nothing).
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// The `indent` filter. Unlike minijinja's, Jinja2's keeps a line feed at the end.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "minijinja calls filters with owned arguments"
+)]
+pub(super) fn indent(
+    value: &Value,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    let width = width.map_or_else(|| kwargs.get::<Option<Value>>("width"), |width| Ok(Some(width)))?;
+    let first = first
+        .map_or_else(|| kwargs.get::<Option<bool>>("first"), |first| Ok(Some(first)))?
+        .unwrap_or(false);
+    let blank = blank
+        .map_or_else(|| kwargs.get::<Option<bool>>("blank"), |blank| Ok(Some(blank)))?
+        .unwrap_or(false);
+    super::no_more(&kwargs)?;
+    let indention = match &width {
+        Some(width) if width.as_str().is_some() => width.to_string(),
+        Some(width) => " ".repeat(width.as_usize().unwrap_or(4).min(MAX_DEPTH)),
+        None => " ".repeat(4),
+    };
+    let text = text(value)? + "\n";
+    let mut out = if first { indention.clone() } else { String::new() };
+    for (number, line) in lines(&text, false).enumerate() {
+        if number > 0 {
+            out.push('\n');
+            if blank || !line.is_empty() {
+                out.push_str(&indention);
+            }
+        }
+        out.push_str(line);
+    }
+    Ok(Value::from(out))
+}
+
+/// `str.splitlines`, which knows more line ends than `\n`.
+pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
+    let is_end = |character: char| {
+        matches!(
+            character,
+            '\n' | '\r' | '\u{0B}' | '\u{0C}' | '\u{1C}'..='\u{1E}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let line = rest.split(is_end).next().unwrap_or(rest);
+        let after = &rest[line.len()..];
+        let end = if after.starts_with("\r\n") {
+            2
+        } else {
+            after.chars().next().map_or(0, char::len_utf8)
+        };
+        let taken = if keep_ends {
+            &rest[..line.len() + end]
+        } else {
+            line
+        };
+        rest = &after[end..];
+        Some(taken)
+    })
 }
 
 /// `str(value)`.
@@ -136,8 +210,7 @@ fn quote(text: &str, out: &mut String) {
             '\t' => out.push_str("\\t"),
             character if character == quote => out.extend(['\\', quote]),
             character if character < ' ' || character == '\u{7F}' => {
-                // Writing to a string can't fail.
-                let _ = write!(out, "\\x{:02x}", u32::from(character));
+                write!(out, "\\x{:02x}", u32::from(character)).expect("a string takes any text");
             }
             character => out.push(character),
         }

@@ -113,3 +113,39 @@ fn syntax_error_names_the_line() {
         "{error}"
     );
 }
+
+#[test]
+fn lines_and_indents_are_those_of_python() {
+    assert_eq!(render("{{ 'a\n\nb\n' | indent(2) }}|").unwrap(), "a\n\n  b\n|");
+    assert_eq!(
+        render("{{ 'a\n\nb' | indent('> ', first=true, blank=true) }}").unwrap(),
+        "> a\n> \n> b"
+    );
+    assert_eq!(
+        render("{{ 'a\r\nb\u{2028}c\n'.splitlines() }}").unwrap(),
+        "['a', 'b', 'c']"
+    );
+    assert_eq!(render("{{ 'a\nb'.splitlines(true) }}").unwrap(), "['a\\n', 'b']");
+}
+
+#[test]
+fn methods_of_python_strings_are_there() {
+    for (expression, expected) in [
+        ("' a '.strip() + '.'", "a."),
+        ("'xxaxx'.strip('x')", "a"),
+        ("'abc'.removeprefix('a').removesuffix('c')", "b"),
+        ("'a=b=c'.partition('=') | join('|')", "a|=|b=c"),
+        ("'a b c'.rsplit(' ', 1) | join('|')", "a b|c"),
+        ("'Ab'.startswith(('x', 'A'))", "True"),
+        ("[1, 2].index(2)", "1"),
+        ("{'a': 1}.get('b', 'none')", "none"),
+        ("none is iterable", "False"),
+        ("missing is iterable", "True"),
+    ] {
+        assert_eq!(
+            render(&format!("{{{{ {expression} }}}}")).unwrap(),
+            expected,
+            "{expression}"
+        );
+    }
+}

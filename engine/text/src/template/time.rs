@@ -102,8 +102,7 @@ impl Civil {
     fn write(&self, directive: char, padded: bool, out: &mut String) {
         let mut number = |value: i64, width: usize| {
             let width = if padded { width } else { 0 };
-            // Writing to a string can't fail.
-            let _ = write!(out, "{value:0width$}");
+            write!(out, "{value:0width$}").expect("a string takes any text");
         };
         let month = MONTHS[(self.month - 1).rem_euclid(12) as usize];
         let weekday = DAYS[self.weekday.rem_euclid(7) as usize];

@@ -1,11 +1,8 @@
 //! Tokenizers built from GGUF metadata give the tokens that the vectors of llama.cpp state.
 
-#[expect(dead_code, reason = "each test binary uses a part of the helpers")]
-mod common;
-
 use std::path::Path;
 
-use common::{assets, vocab};
+use crate::common::{assets, vocab};
 use kvasir_text::{DetokenizerOptions, Text, TextAssets, TextError};
 
 /// What stands between two texts in an `.inp` file.
