@@ -151,7 +151,11 @@ impl<B: Backend> Model<B> {
             memory,
             ..
         } = self;
-        let mut result = StepResult::default();
+        let num_samples = wanted.iter().filter(|wanted| wanted.samples).count();
+        let mut result = StepResult {
+            sampled: Vec::with_capacity(num_samples),
+            ..StepResult::default()
+        };
         for chunk in wanted.chunks(HEAD_ROWS) {
             memory.rows.clear();
             memory.rows.extend(chunk.iter().map(|wanted| wanted.row));

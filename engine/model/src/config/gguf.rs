@@ -108,13 +108,7 @@ pub(super) fn parse(
     )?;
     let mut token_fields = Fields::new(tokens, "");
     let num_tokens = token_fields.optional_count("num_tokens", limits::VOCAB_SIZE)?;
-    let vocab_size = match fields
-        .optional_count("vocab_size", limits::VOCAB_SIZE)?
-        .or(num_tokens)
-    {
-        Some(number) => number,
-        None => fields.count("vocab_size", limits::VOCAB_SIZE)?,
-    };
+    let vocab_size = read_vocab_size(&mut fields, num_tokens)?;
     let context_length = fields.count("context_length", limits::POSITIONS)?;
     let (rope, max_positions) = read_rope(&mut fields, heads.dim, context_length, facts)?;
     let mut eos_token_ids = Vec::new();
@@ -164,6 +158,18 @@ fn refuse_other_mathematics(fields: &mut Fields<'_>) -> Result<(), ModelError> {
     fields.only("use_parallel_residual", "false", is_false)?;
     fields.only("attention.causal", "true", |value| value == &Value::Bool(true))?;
     fields.only("pooling_type", "0", is_zero)
+}
+
+/// Rows of the embedding; older files say only how many tokens there are.
+fn read_vocab_size(fields: &mut Fields<'_>, num_tokens: Option<usize>) -> Result<usize, ModelError> {
+    let stated = fields.optional_count("vocab_size", limits::VOCAB_SIZE)?;
+    match (stated, num_tokens) {
+        (Some(stated), Some(tokens)) if tokens > stated => Err(ModelError::Contradiction {
+            reason: format!("the vocabulary has {tokens} tokens, but the embedding only {stated} rows"),
+        }),
+        (Some(number), _) | (None, Some(number)) => Ok(number),
+        (None, None) => fields.count("vocab_size", limits::VOCAB_SIZE),
+    }
 }
 
 struct Heads {

@@ -3,6 +3,8 @@
 mod fields;
 mod gguf;
 mod hf;
+#[cfg(test)]
+mod properties;
 mod rope;
 #[cfg(test)]
 mod tests;

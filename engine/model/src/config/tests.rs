@@ -8,7 +8,7 @@ use super::{Architecture, Biases, ModelConfig, gguf, hf};
 use crate::error::ModelError;
 use crate::rope::RopeScaling;
 
-fn llama() -> Value {
+pub(super) fn llama() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -27,7 +27,7 @@ fn llama() -> Value {
     })
 }
 
-fn gguf_llama() -> Value {
+pub(super) fn gguf_llama() -> Value {
     json!({
         "block_count": 2,
         "context_length": 128,
@@ -41,7 +41,7 @@ fn gguf_llama() -> Value {
 }
 
 /// The object with `changes` put over it; a change to `"absent"` removes the key.
-fn with(mut base: Value, changes: &Value) -> Map<String, Value> {
+pub(super) fn with(mut base: Value, changes: &Value) -> Map<String, Value> {
     let map = base.as_object_mut().unwrap();
     for (key, value) in changes.as_object().unwrap() {
         if value == "absent" {
@@ -53,11 +53,11 @@ fn with(mut base: Value, changes: &Value) -> Map<String, Value> {
     map.clone()
 }
 
-fn parse(changes: &Value) -> Result<ModelConfig, ModelError> {
+pub(super) fn parse(changes: &Value) -> Result<ModelConfig, ModelError> {
     hf::parse(&with(llama(), changes), DType::BF16)
 }
 
-fn facts() -> TensorFacts {
+pub(super) fn facts() -> TensorFacts {
     TensorFacts {
         has_output: true,
         biases: Biases::default(),
@@ -66,7 +66,7 @@ fn facts() -> TensorFacts {
     }
 }
 
-fn parse_gguf(changes: &Value, facts: &TensorFacts) -> Result<ModelConfig, ModelError> {
+pub(super) fn parse_gguf(changes: &Value, facts: &TensorFacts) -> Result<ModelConfig, ModelError> {
     let tokens = with(
         json!({"tokenizer.ggml.eos_token_id": 2, "num_tokens": 97}),
         &json!({}),
@@ -413,4 +413,61 @@ fn rope_divisors_must_fit_the_head() {
 fn long_values_are_shortened_in_messages() {
     let error = parse(&json!({ "mystery": "é".repeat(10_000) })).unwrap_err();
     assert!(error.to_string().len() < 400);
+}
+
+#[test]
+fn vocabulary_larger_than_the_embedding_is_refused() {
+    let tokens = json!({"num_tokens": 98});
+    let error = gguf::parse(
+        &with(gguf_llama(), &json!({})),
+        tokens.as_object().unwrap(),
+        &facts(),
+    )
+    .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the configuration contradicts itself: the vocabulary has 98 tokens, but the embedding only 97 rows"
+    );
+    let unstated = with(gguf_llama(), &json!({"vocab_size": "absent"}));
+    assert_eq!(
+        gguf::parse(&unstated, tokens.as_object().unwrap(), &facts())
+            .unwrap()
+            .vocab_size,
+        98
+    );
+}
+
+/// The keys and kinds of values that models of these families are published with.
+#[test]
+fn published_configs_are_accepted() {
+    let smollm2 = json!({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.04, "intermediate_size": 1536,
+        "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama",
+        "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100_000,
+        "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.42.3", "use_cache": true,
+        "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "vocab_size": 49_152
+    });
+    let llama3 = json!({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128_000,
+        "eos_token_id": [128_001, 128_008, 128_009], "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048,
+        "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131_072, "mlp_bias": false,
+        "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": true,
+        "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                         "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 128_256
+    });
+    let mistral = json!({
+        "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14_336,
+        "max_position_embeddings": 32_768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0, "sliding_window": null,
+        "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.0", "use_cache": true,
+        "vocab_size": 32_768
+    });
+    for config in [smollm2, llama3, mistral] {
+        hf::parse(config.as_object().unwrap(), DType::BF16).unwrap();
+    }
 }

@@ -23,6 +23,20 @@ pub(crate) const PLAIN: [&str; 12] = [
     "gguf-bf16-linear",
 ];
 
+/// Models in quantized files.
+pub(crate) const QUANTIZED: [&str; 10] = [
+    "gguf-q8_0-yarn",
+    "gguf-q4_1-untied",
+    "gguf-q4_0-tied",
+    "gguf-q5_0-mqa",
+    "gguf-q5_1-headdim",
+    "gguf-q2_k",
+    "gguf-q3_k",
+    "gguf-q4_k",
+    "gguf-q5_k",
+    "gguf-q6_k",
+];
+
 /// Longest sequence of the tiny models.
 pub(crate) const MAX_MODEL_LEN: usize = 128;
 

@@ -342,3 +342,50 @@ fn type_that_the_device_cannot_load_is_an_error() {
         "{error}"
     );
 }
+
+/// A copy of a GGUF fixture in which the number behind `key` is another one.
+fn gguf_with(key: &str, value: u32) -> Result<(), ModelError> {
+    let mut bytes = std::fs::read(folder("gguf-f16-llama3").join("model.gguf")).unwrap();
+    // The key's length goes before it, so that no longer key is found.
+    let mut stored_key = (key.len() as u64).to_le_bytes().to_vec();
+    stored_key.extend(key.as_bytes());
+    let at = bytes
+        .windows(stored_key.len())
+        .position(|window| window == stored_key)
+        .unwrap()
+        + stored_key.len();
+    assert_eq!(
+        bytes[at..at + 4],
+        4_u32.to_le_bytes(),
+        "the value of {key} is no UINT32"
+    );
+    bytes[at + 4..at + 8].copy_from_slice(&value.to_le_bytes());
+    let directory = TempDir::new().unwrap();
+    std::fs::write(directory.path().join("model.gguf"), bytes).unwrap();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    load_from(Naive::default(), &checkpoint, Setup::default(), 64).map(drop)
+}
+
+#[test]
+fn gguf_metadata_that_the_tensors_contradict_are_refused() {
+    gguf_with("llama.block_count", 2).unwrap();
+    let cases = [
+        ("llama.block_count", 1),
+        ("llama.block_count", 3),
+        ("llama.block_count", u32::MAX),
+        ("llama.embedding_length", 32),
+        ("llama.embedding_length", 0),
+        ("llama.feed_forward_length", 97),
+        ("llama.attention.head_count", 2),
+        ("llama.attention.head_count", 1 << 31),
+        ("llama.attention.head_count_kv", 4),
+        ("llama.attention.head_count_kv", 3),
+        ("llama.attention.key_length", 8),
+        ("llama.vocab_size", 96),
+        ("llama.rope.dimension_count", 8),
+        ("llama.context_length", 0),
+    ];
+    for (key, value) in cases {
+        assert!(gguf_with(key, value).is_err(), "{key}={value}");
+    }
+}

@@ -2,6 +2,8 @@
 
 // Lints know helpers of tests by this attribute only.
 #[cfg(test)]
+mod cpu;
+#[cfg(test)]
 mod driver;
 #[cfg(test)]
 mod fidelity;
@@ -15,3 +17,5 @@ mod hostile_plans;
 mod naive;
 #[cfg(test)]
 mod same_tokens;
+#[cfg(test)]
+mod smollm2;

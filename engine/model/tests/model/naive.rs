@@ -55,7 +55,7 @@ pub(crate) struct Matrix {
 }
 
 pub(crate) struct Rows {
-    max_rows: usize,
+    capacity: usize,
     width: usize,
     data: Vec<f64>,
 }
@@ -73,7 +73,7 @@ impl Rows {
             }
             self.data.extend(row);
         }
-        if self.data.len() > self.max_rows * self.width {
+        if self.data.len() > self.capacity * self.width {
             Err(shape("too many rows"))
         } else {
             Ok(())
@@ -130,7 +130,7 @@ impl Backend for Naive {
 
     fn new_buffer(&mut self, max_rows: usize, width: usize) -> Result<Rows, BackendError> {
         Ok(Rows {
-            max_rows,
+            capacity: max_rows,
             width,
             data: Vec::new(),
         })

@@ -9,8 +9,6 @@ use crate::driver::{Driver, Job, Output, roomy};
 use crate::fixture::{MAX_MODEL_LEN, Setup, load_tiny};
 use crate::naive::Naive;
 
-const BLOCK_SIZE: usize = 4;
-
 /// Prompts of different lengths, some of them with a common beginning; greedy, sampled and penalized; some with log
 /// probabilities of their prompts.
 pub(crate) fn jobs(num_jobs: usize, vocab_size: u32, max_tokens: u32) -> Vec<Job> {
@@ -18,7 +16,7 @@ pub(crate) fn jobs(num_jobs: usize, vocab_size: u32, max_tokens: u32) -> Vec<Job
         .map(|job| {
             let len = 3 + (job * 7) % 40;
             let of = |i: u32| {
-                if i < 12 {
+                if i < 20 {
                     i * 31 + job % 3
                 } else {
                     i * 17 + job * 13
@@ -44,22 +42,24 @@ pub(crate) fn jobs(num_jobs: usize, vocab_size: u32, max_tokens: u32) -> Vec<Job
         .collect()
 }
 
-/// Runs the jobs in each way and compares everything with the sequential run.
+/// Runs the jobs in each way and compares everything with the sequential run. A pool of `small_pool` blocks must be too
+/// small for all jobs.
 pub(crate) fn check_all_ways<B: Backend>(
     make: impl Fn(Setup) -> Model<B>,
     jobs: &[Job],
     max_model_len: usize,
+    block_size: usize,
     small_pool: usize,
 ) -> Vec<Output> {
     let setup = Setup {
-        block_size: BLOCK_SIZE,
+        block_size,
         ..Setup::default()
     };
     let driver = |config: SchedulerConfig| {
         let num_blocks = config.num_blocks as usize;
         Driver::new(make(Setup { num_blocks, ..setup }), config)
     };
-    let config = || roomy(BLOCK_SIZE, setup.num_blocks, max_model_len);
+    let config = || roomy(block_size, setup.num_blocks, max_model_len);
     let alone = driver(config()).run_alone(jobs);
     compare(&alone, &driver(config()).run(jobs), "in one batch");
 
@@ -104,7 +104,7 @@ pub(crate) fn compare(expected: &[Output], found: &[Output], way: &str) {
 fn sequence_computes_the_same_in_every_way_of_scheduling() {
     for name in ["llama-mqa-llama3", "mistral-window"] {
         let make = |setup| load_tiny(Naive::default(), name, setup);
-        check_all_ways(make, &jobs(32, 97, 8), MAX_MODEL_LEN, 40);
+        check_all_ways(make, &jobs(32, 97, 8), MAX_MODEL_LEN, 4, 40);
     }
 }
 
