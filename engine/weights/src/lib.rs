@@ -25,4 +25,4 @@ pub use dtype::DType;
 pub use error::{OptionalKey, WeightsError};
 pub use gguf::{Gguf, Value};
 pub use safetensors::Safetensors;
-pub use tensor::TensorView;
+pub use tensor::{StoredType, TensorEntry, TensorView};

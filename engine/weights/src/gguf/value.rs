@@ -124,6 +124,12 @@ impl Array {
     }
 }
 
+impl From<Strings> for Array {
+    fn from(strings: Strings) -> Self {
+        Self::Str(strings)
+    }
+}
+
 /// An array of strings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strings {
