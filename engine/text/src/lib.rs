@@ -11,10 +11,12 @@
 mod assets;
 mod chat;
 mod config;
+mod decoder;
 mod detokenizer;
 mod encoder;
 mod error;
 mod gguf;
+mod model_template;
 mod protect;
 mod stop;
 mod table;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use minijinja::Value as TemplateValue;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::assets::{TOKENIZER_JSON, TextAssets};
@@ -12,9 +12,9 @@ use crate::config::{GenerationDefaults, TextConfig};
 use crate::detokenizer::{Detokenizer, DetokenizerOptions};
 use crate::encoder::Encoder;
 use crate::error::TextError;
+use crate::model_template::{ModelTemplate, control_set, cut_at_end, mark_end};
 use crate::protect::{self, ControlSet};
 use crate::table::TokenTable;
-use crate::template::ChatTemplate;
 
 /// Tokenizer, chat template and defaults of one model. Shared in an `Arc`; every method takes `&self`.
 #[derive(Debug)]
@@ -28,18 +28,6 @@ pub struct Text {
     eos_token_ids: Vec<u32>,
     bos_token_id: Option<u32>,
 }
-
-/// A template with what was found out about it.
-#[derive(Debug)]
-struct ModelTemplate {
-    template: ChatTemplate,
-    /// Takes a message's content as a list of parts.
-    keeps_parts: bool,
-}
-
-/// Appended to the last message to find its end in the rendering. The space at its end shows whether the template
-/// trims the message. Noncharacters other than those of [`protect`].
-const END_OF_FINAL_MESSAGE: &str = "\u{FDD8}\u{FDD9} ";
 
 impl Text {
     /// Reads the assets. Takes some tenths of a second for a large vocabulary.
@@ -295,54 +283,6 @@ impl Text {
     }
 }
 
-impl ModelTemplate {
-    fn new(source: &str) -> Result<Self, TextError> {
-        let template = ChatTemplate::compile(source)?;
-        let keeps_parts = takes_parts(&template);
-        Ok(Self {
-            template,
-            keeps_parts,
-        })
-    }
-}
-
-/// Whether a template iterates over content parts, found by trying: a template that doesn't fails or prints the list.
-fn takes_parts(template: &ChatTemplate) -> bool {
-    let render = |content: Value| {
-        let messages = [json!({"role": "user", "content": content})];
-        let nothing = ControlSet::new(Vec::new());
-        let variables = vec![
-            ("messages".to_owned(), chat::protected_list(&messages, &nothing)),
-            ("add_generation_prompt".to_owned(), TemplateValue::from(true)),
-            ("bos_token".to_owned(), TemplateValue::from("")),
-            ("eos_token".to_owned(), TemplateValue::from("")),
-        ];
-        template.render(variables, 0).unwrap_or_default()
-    };
-    let text = render(json!([{"type": "text", "text": "kvasir-probe"}]));
-    text.contains("kvasir-probe") && !text.contains("'text'") && !text.contains("\"text\"")
-}
-
-/// The tokens that user text must not become: special ones, and other added tokens that a template writes (for
-/// example `<tool_call>`). White space and words are never controls, whatever a template contains.
-fn control_set(tokenizer: &Tokenizer, templates: &[&str]) -> ControlSet {
-    let is_tag = |text: &str| {
-        text.chars()
-            .any(|character| !character.is_alphanumeric() && !character.is_whitespace())
-    };
-    let mut tokens: Vec<(String, u32)> = tokenizer
-        .get_added_tokens_decoder()
-        .into_iter()
-        .filter(|(_, token)| {
-            token.special
-                || (is_tag(&token.content) && templates.iter().any(|source| source.contains(&token.content)))
-        })
-        .map(|(id, token)| (token.content, id))
-        .collect();
-    tokens.sort_unstable_by_key(|(_, id)| *id);
-    ControlSet::new(tokens)
-}
-
 fn rendered(marked: String, controls: &ControlSet, add_special_tokens: bool) -> Rendered {
     if !marked.contains(protect::is_mark) {
         return Rendered {
@@ -359,52 +299,6 @@ fn rendered(marked: String, controls: &ControlSet, add_special_tokens: bool) -> 
         control_ids: controls.ids(),
         add_special_tokens,
     }
-}
-
-/// Marks the end of the last message's text and returns that text.
-fn mark_end(request: &ChatRequest, messages: &mut [Value]) -> Result<String, TextError> {
-    let refuse = |reason| TextError::ContinueFinalMessage { reason };
-    if request.add_generation_prompt {
-        return Err(refuse("excludes add_generation_prompt; set that to false"));
-    }
-    let no_text = "the last message has no text to continue";
-    let content = messages
-        .last_mut()
-        .and_then(|message| message.get_mut("content"))
-        .ok_or(refuse(no_text))?;
-    let text = match content {
-        Value::Array(parts) => parts
-            .iter_mut()
-            .rev()
-            .find_map(|part| part.get_mut("text"))
-            .ok_or(refuse(no_text))?,
-        text => text,
-    };
-    let Value::String(text) = text else {
-        return Err(refuse(no_text));
-    };
-    let original = text.clone();
-    text.push_str(END_OF_FINAL_MESSAGE);
-    Ok(original)
-}
-
-/// Cuts the rendering where the last message's text ends.
-fn cut_at_end(marked: &mut String, final_text: &str) -> Result<(), TextError> {
-    let missing = TextError::ContinueFinalMessage {
-        reason: "the chat template leaves out the end of the last message",
-    };
-    let Some(at) = marked.rfind(END_OF_FINAL_MESSAGE.trim_end()) else {
-        return Err(missing);
-    };
-    if !protect::unmarked(&marked[..at]).contains(final_text.trim()) {
-        return Err(missing);
-    }
-    let trims = !marked[at..].starts_with(END_OF_FINAL_MESSAGE);
-    marked.truncate(at);
-    if trims {
-        marked.truncate(marked.trim_end().len());
-    }
-    Ok(())
 }
 
 fn invalid_tokenizer(error: &dyn std::fmt::Display) -> TextError {

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::MAX_OUTPUT_BYTES;
 use crate::protect::is_mark;
 
-/// Values nest at most this deep; deeper ones could only come from a template that builds them.
+/// Values nest at most this deep, and an indentation is at most this wide; more could only come from a template that
+/// means no good.
 const MAX_DEPTH: usize = 128;
 
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
@@ -56,6 +58,10 @@ impl Writer {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(refuse(format!("value nests deeper than {MAX_DEPTH} levels")));
+        }
+        // A value that contains another many times can be exponentially larger than the template that made it.
+        if self.out.len() > MAX_OUTPUT_BYTES {
+            return Err(refuse(format!("JSON is longer than {MAX_OUTPUT_BYTES} bytes")));
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
@@ -174,7 +180,14 @@ pub(super) fn number(value: &Value) -> String {
 
 fn indentation(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
-        return Ok(text.to_owned());
+        return if text.len() <= MAX_DEPTH {
+            Ok(text.to_owned())
+        } else {
+            Err(refuse(format!(
+                "indent is {} bytes, the limit is {MAX_DEPTH}",
+                text.len()
+            )))
+        };
     }
     let width = value
         .as_usize()

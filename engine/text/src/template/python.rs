@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
-/// Lists and dictionaries nest at most this deep when printed.
+use super::MAX_OUTPUT_BYTES;
+
+/// Lists and dictionaries nest at most this deep when printed, and an indentation is at most this wide.
 const MAX_DEPTH: usize = 128;
 
 /// The formatter of `{{ value }}`.
@@ -56,9 +58,15 @@ pub(super) fn indent(
         .unwrap_or(false);
     super::no_more(&kwargs)?;
     let indention = match &width {
-        Some(width) if width.as_str().is_some() => width.to_string(),
-        Some(width) => " ".repeat(width.as_usize().unwrap_or(4).min(MAX_DEPTH)),
         None => " ".repeat(4),
+        Some(width) => match (width.as_str(), width.as_usize()) {
+            (Some(text), _) if text.len() <= MAX_DEPTH => text.to_owned(),
+            (None, Some(width)) if width <= MAX_DEPTH => " ".repeat(width),
+            _ => {
+                let reason = format!("an indention is a text or a number up to {MAX_DEPTH}");
+                return Err(Error::new(ErrorKind::InvalidOperation, reason));
+            }
+        },
     };
     let text = text(value)? + "\n";
     let mut out = if first { indention.clone() } else { String::new() };
@@ -70,6 +78,7 @@ pub(super) fn indent(
             }
         }
         out.push_str(line);
+        check_length(&out)?;
     }
     Ok(Value::from(out))
 }
@@ -117,6 +126,15 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
     }
 }
 
+/// A value that contains another many times can be exponentially larger than the template that made it.
+fn check_length(out: &str) -> Result<(), Error> {
+    if out.len() > MAX_OUTPUT_BYTES {
+        let reason = format!("text is longer than {MAX_OUTPUT_BYTES} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    Ok(())
+}
+
 fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::new(
@@ -124,6 +142,7 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
             format!("value nests deeper than {MAX_DEPTH} levels"),
         ));
     }
+    check_length(out)?;
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),

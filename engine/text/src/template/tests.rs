@@ -83,6 +83,9 @@ fn work_without_output_is_bounded_too() {
         "{{ ('x' * 999999999) * 99 }}",
         "{% for a in range(9999) %}{{ 'x' * 99999 }}{% endfor %}",
         "{{ range(99999999999) | list }}",
+        "{% set n = namespace(x=[]) %}{% for a in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=[]) %}{% for a in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
+        "{{ range(9999) | list | tojson(indent='x' * 99999) }}",
         "{{ 'a'.replace('a', 'a' * 9999999).replace('a', 'b' * 9999999) }}",
     ] {
         assert!(render(source).is_err(), "{source}");

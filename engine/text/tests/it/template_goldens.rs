@@ -29,6 +29,7 @@ const LENIENT: &[(&str, &str)] = &[
     ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", WANTS_CONTENT),
     ("ibm-granite-granite-3.3-2B-Instruct", WANTS_CONTENT),
     ("microsoft-Phi-3.5-mini-instruct", WANTS_CONTENT),
+    ("unsloth-mistral-Devstral-Small-2507", WANTS_CONTENT),
     (
         "llama-cpp-deepseek-r1",
         "writes a generator as JSON, which Python can't",
