@@ -36,6 +36,8 @@ pub struct EdgeConfig {
     pub sse_keep_alive: Option<Duration>,
     /// Where sampling defaults come from.
     pub generation_config: GenerationConfig,
+    /// Seeds of requests that bring none follow from this one; none means random ones.
+    pub seed: Option<u64>,
     /// Honours `chat_template` in requests.
     pub trust_request_chat_template: bool,
     /// Longest time from a connection's start, or its last answer, to complete request headers.
@@ -71,6 +73,7 @@ impl Default for EdgeConfig {
             enable_force_include_usage: false,
             sse_keep_alive: None,
             generation_config: GenerationConfig::Auto,
+            seed: None,
             trust_request_chat_template: false,
             // Longer than the idle time of common client pools, so that the client closes first.
             header_read_timeout: Duration::from_secs(75),

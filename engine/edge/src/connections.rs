@@ -11,11 +11,12 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::config::EdgeConfig;
+use crate::listener::Listener;
 
 /// Most bytes of request headers (HTTP/1 buffer and HTTP/2 header list).
 const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -67,7 +68,7 @@ impl Connections {
     }
 
     /// Accepts and serves connections until `stop` completes.
-    pub(crate) async fn accept_until(&mut self, listener: &TcpListener, stop: impl Future<Output = ()>) {
+    pub(crate) async fn accept_until(&mut self, listener: &Listener, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         loop {
             let has_room = self.tasks.len() < self.most;
@@ -75,7 +76,7 @@ impl Connections {
                 () = &mut stop => return,
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
                 accepted = listener.accept(), if has_room => match accepted {
-                    Ok((stream, _)) => self.spawn(stream),
+                    Ok(stream) => self.spawn(stream),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -94,7 +95,7 @@ impl Connections {
         drop(tokio::time::timeout(CLOSE_TIMEOUT, closed).await);
     }
 
-    fn spawn(&mut self, stream: TcpStream) {
+    fn spawn(&mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let builder = Arc::clone(&self.builder);
         let router = self.router.clone();
         let watcher = self.graceful.watcher();
@@ -111,14 +112,10 @@ impl Connections {
 async fn serve(
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     watcher: Watcher,
     first_request_timeout: Duration,
 ) {
-    // Tokens are small writes that must not wait for each other.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
     let seen = AtomicBool::new(false);
     let service = hyper::service::service_fn(|request: http::Request<Incoming>| {
         seen.store(true, Ordering::Relaxed);

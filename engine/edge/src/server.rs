@@ -7,13 +7,13 @@ use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
 use kvasir_api::{ApiError, ErrorKind, Limits};
 use kvasir_client::EngineClient;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::EdgeConfig;
 use crate::connections::Connections;
 use crate::error::EdgeError;
 use crate::gate;
+use crate::listener::Listener;
 use crate::pipeline::{Pipeline, PipelineOptions};
 use crate::reply::error_response;
 use crate::routes::{ROUTES, Route};
@@ -53,6 +53,7 @@ impl Edge {
             model_name: config.served_model_names.first().cloned().unwrap_or_default(),
             generation_config: config.generation_config,
             limits: Some(limits),
+            seed: config.seed,
         };
         let pipeline = Pipeline::connect(engine, options).await?;
         Ok(Self {
@@ -98,8 +99,13 @@ impl Edge {
     ///
     /// # Errors
     /// If the listening socket can't be used.
-    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) -> Result<Shutdown, EdgeError> {
-        listener.local_addr().map_err(EdgeError::Listener)?;
+    pub async fn serve(
+        self,
+        listener: impl Into<Listener>,
+        stop: CancellationToken,
+    ) -> Result<Shutdown, EdgeError> {
+        let listener = listener.into();
+        listener.check().map_err(EdgeError::Listener)?;
         let state = self.state.as_ref();
         let mut connections = Connections::new(self.router(), &state.config);
         connections.accept_until(&listener, stop.cancelled()).await;

@@ -85,7 +85,7 @@ impl ChatRequest {
         let mut unknown = Vec::new();
         let messages = take_messages(&mut body, &mut unknown)?;
         let mut common = Common::take(&mut body, context)?;
-        take_chat_sampling(&mut body, &mut common.sampling, context)?;
+        take_chat_sampling(&mut body, &mut common, context)?;
         let add_generation_prompt = body.flag("add_generation_prompt", true)?;
         let continue_final_message = body.flag("continue_final_message", false)?;
         check_prompt_end(add_generation_prompt, continue_final_message)?;
@@ -116,12 +116,9 @@ pub(super) fn check_prompt_end(add_generation_prompt: bool, continue_final: bool
     Ok(())
 }
 
-fn take_chat_sampling(
-    body: &mut Body<'_>,
-    sampling: &mut Sampling,
-    context: &Context,
-) -> Result<(), ApiError> {
+fn take_chat_sampling(body: &mut Body<'_>, common: &mut Common, context: &Context) -> Result<(), ApiError> {
     let limits = &context.limits;
+    let sampling = &mut common.sampling;
     let max_tokens = Sampling::take_max_tokens(body, "max_tokens", 1, limits)?;
     let max_completion_tokens = Sampling::take_max_tokens(body, "max_completion_tokens", 1, limits)?;
     sampling.max_tokens = max_completion_tokens
@@ -139,7 +136,7 @@ fn take_chat_sampling(
         }
         _ => sampling.logprobs = wants_logprobs.then(|| top.unwrap_or(0)),
     }
-    sampling.check(1, limits)
+    sampling.check(1, common.stream.is_some(), limits)
 }
 
 fn take_chat_template(body: &mut Body<'_>, context: &Context) -> Result<Option<String>, ApiError> {

@@ -54,7 +54,7 @@ impl CompletionRequest {
             .min(limits.max_model_len);
         let max_tokens = Sampling::take_max_tokens(&mut body, "max_tokens", min, limits)?;
         sampling.max_tokens = Some(max_tokens.unwrap_or(default));
-        sampling.check(prompts.len(), limits)?;
+        sampling.check(prompts.len(), common.stream.is_some(), limits)?;
         if echo && sampling.logprobs.is_some() {
             // The echoed prompt carries log probabilities too.
             sampling.prompt_logprobs = sampling.prompt_logprobs.max(sampling.logprobs);

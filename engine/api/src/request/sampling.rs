@@ -261,7 +261,7 @@ impl Sampling {
     }
 
     /// Checks what needs `max_tokens` and `logprobs`, once the route has set them.
-    pub(crate) fn check(&self, prompts: usize, limits: &Limits) -> Result<(), ApiError> {
+    pub(crate) fn check(&self, prompts: usize, streamed: bool, limits: &Limits) -> Result<(), ApiError> {
         if let Some(max_tokens) = self.max_tokens
             && self.min_tokens > max_tokens
         {
@@ -276,7 +276,8 @@ impl Sampling {
             );
             return Err(ApiError::value("n", self.n, &message));
         }
-        if let Some(alternatives) = self.logprobs {
+        // A stream holds no more than one step's at a time.
+        if let Some(alternatives) = self.logprobs.filter(|_| !streamed) {
             let tokens = self.max_tokens.unwrap_or(limits.max_model_len);
             limits.check_logprob_budget("logprobs", sequences as u64 * u64::from(tokens), alternatives)?;
         }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::state::unix_seconds;
 
 /// The conversation of a chat request.
-pub(super) fn from_request(request: ChatRequest) -> kvasir_text::ChatRequest {
+pub fn from_request(request: ChatRequest) -> kvasir_text::ChatRequest {
     kvasir_text::ChatRequest {
         messages: request.messages.into_iter().map(message).collect(),
         tools: None,

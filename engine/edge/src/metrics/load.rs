@@ -107,13 +107,13 @@ fn encode_iteration_tokens(encoder: &mut DescriptorEncoder<'_>, load: &LoadRepor
         share
     };
     let cumulative = |i: usize| load.iteration_tokens_bucket.get(i).copied().unwrap_or_default();
-    let mut buckets: Vec<(f64, u64)> = ITERATION_TOKENS
+    let buckets: Vec<(f64, u64)> = ITERATION_TOKENS
         .iter()
         .enumerate()
         .map(|(i, &upper)| (upper, share(cumulative(i))))
         .collect();
+    // The entry behind the bounds counts all steps; the encoder makes the bucket without bound of it.
     let count = cumulative(ITERATION_TOKENS.len()).max(cumulative(ITERATION_TOKENS.len() - 1));
-    buckets.push((f64::MAX, share(count)));
     metric.encode_histogram::<NoLabelSet>(load.iteration_tokens_sum as f64, count, &buckets, None)
 }
 

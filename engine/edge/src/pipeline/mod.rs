@@ -26,6 +26,7 @@ pub use wire::engine_error;
 use crate::config::GenerationConfig;
 use crate::error::EdgeError;
 use crate::metrics::Metrics;
+use crate::seeds::Seeds;
 
 /// Turns text requests into text, over any engine. Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +44,7 @@ struct Inner {
     max_token_bytes: usize,
     /// One permit per CPU for templates and tokenizing.
     text_permits: Semaphore,
+    seeds: Seeds,
 }
 
 /// What a [`Pipeline`] is told at start.
@@ -54,6 +56,8 @@ pub struct PipelineOptions {
     pub generation_config: GenerationConfig,
     /// The server's limits; those of the model are filled in.
     pub limits: Option<Limits>,
+    /// Seeds of requests that bring none follow from this one; none means random ones.
+    pub seed: Option<u64>,
 }
 
 /// A prompt before it is tokenized.
@@ -203,6 +207,7 @@ impl Pipeline {
                 metrics,
                 max_token_bytes,
                 text_permits,
+                seeds: Seeds::new(options.seed),
             }),
         }
     }

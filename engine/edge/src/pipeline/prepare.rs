@@ -78,7 +78,7 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         n: sampling.n,
         sampling: Some(wire::sampling_params(
             sampling,
-            sampling.seed.unwrap_or_else(random_seed),
+            sampling.seed.unwrap_or_else(|| inner.seeds.next()),
             bad_words,
         )),
         stop: Some(wire::stop_conditions(
@@ -99,13 +99,6 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         arrival: request.arrival,
         timeout: request.timeout,
     })
-}
-
-/// The one place with randomness: a seed for requests that bring none.
-fn random_seed() -> u64 {
-    let (high, low) = Uuid::new_v4().as_u64_pair();
-    // Each half has fixed bits (version, variant) at places where the other one is random.
-    high ^ low
 }
 
 /// Turns a prompt into token ids, beside the async threads if it is long.
