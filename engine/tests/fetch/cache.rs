@@ -129,6 +129,18 @@ fn unreachable_hub_falls_back_to_the_cache() {
 }
 
 #[test]
+fn broken_hub_falls_back_to_the_cache() {
+    let repo = safetensors_repo();
+    let stub = Stub::start(move |request| repo.answer(request));
+    let broken = Stub::start(|_| Reply::status(502));
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path(), &stub.endpoint);
+    let model = pull("o/n", &options).unwrap();
+    options.endpoint.clone_from(&broken.endpoint);
+    assert_eq!(pull("o/n", &options).unwrap(), model);
+}
+
+#[test]
 fn without_network_the_message_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = closed_endpoint();

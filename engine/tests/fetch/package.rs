@@ -103,6 +103,16 @@ fn next_pip_is_tried_when_one_is_missing() {
 }
 
 #[test]
+fn remains_of_a_killed_process_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let remains = dir.path().join(".package-dead");
+    fs::create_dir(&remains).unwrap();
+    fs::write(remains.join("p.whl"), "x").unwrap();
+    attempts(&with_pip(dir.path(), "exit 1"));
+    assert!(!remains.exists());
+}
+
+#[test]
 fn pip_gets_exactly_the_package_and_no_dependencies() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = with_pip(dir.path(), "");

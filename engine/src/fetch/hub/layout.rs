@@ -76,19 +76,17 @@ impl HubCache {
         }
     }
 
-    /// Notes what a revision stands for.
+    /// Notes what a revision stands for. Writes nothing when that is known, so that a read-only cache can be used.
     pub(super) fn set_commit(&self, revision: &str, commit: &str) -> Result<(), FetchError> {
-        if is_commit(revision) {
+        if self.commit(revision)?.as_deref() == Some(commit) {
             return Ok(());
         }
         let path = self.dir.join("refs").join(revision);
         let dir = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(dir).map_err(FetchError::io("create", dir))?;
-        let mut file = tempfile::NamedTempFile::new_in(dir).map_err(FetchError::io("write", &path))?;
-        io::Write::write_all(&mut file, commit.as_bytes()).map_err(FetchError::write(&path, 40))?;
-        file.persist(&path)
-            .map_err(|error| FetchError::io("write", &path)(error.error))?;
-        Ok(())
+        let unfinished = path.with_added_extension(format!("{}.tmp", std::process::id()));
+        fs::write(&unfinished, commit).map_err(FetchError::write(&unfinished, commit.len() as u64))?;
+        fs::rename(&unfinished, &path).map_err(FetchError::io("rename", unfinished))
     }
 
     /// The names of a snapshot's files, relative to it and sorted; of links, those whose blob exists.

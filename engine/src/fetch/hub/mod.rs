@@ -49,13 +49,15 @@ pub(super) fn resolve(
     let client = Client::new(options);
     match client.info(&model.repo, &model.revision) {
         Ok(info) => fetch(model, &info, &client, &cache, progress),
-        Err(error @ FetchError::Unreachable { .. }) => match from_cache(model, &cache)? {
-            Some(found) => {
-                tracing::warn!(repo = %model.repo, %error, "the hub can't be reached: using the cached files");
-                Ok(found)
+        Err(error @ (FetchError::Unreachable { .. } | FetchError::Status { status: 500.., .. })) => {
+            match from_cache(model, &cache)? {
+                Some(found) => {
+                    tracing::warn!(repo = %model.repo, %error, "the hub doesn't answer: using the cached files");
+                    Ok(found)
+                }
+                None => Err(error),
             }
-            None => Err(error),
-        },
+        }
         Err(error) => Err(error),
     }
 }
