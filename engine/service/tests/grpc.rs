@@ -265,17 +265,23 @@ async fn a_lost_connection_aborts_its_requests_and_the_client_connects_again() {
     let fixture = fixture().await;
     let proxy = Proxy::start(target(&fixture)).await;
     let client = GrpcClient::connect(&proxy.target()).await.unwrap();
+    // Two steps, so that the request is running and can neither end nor outrun its reader.
+    fixture.control.hold();
     let mut stream = client
         .generate(request("a", &prompt(4, 0), 90_000))
         .await
         .unwrap();
+    fixture.control.allow(2);
     next(&mut stream).await;
 
     proxy.cut().await;
-    // Either every token came before the loss, which the length forbids, or the loss shows.
-    let outputs = collect(stream).await;
-    assert_eq!(error_of(&outputs, 0).code(), ErrorCode::Unavailable);
+    assert_eq!(error_of(&collect(stream).await, 0).code(), ErrorCode::Unavailable);
+    fixture.control.open();
     fixture.assert_idle().await;
+    assert!(
+        fixture.control.entered() < 90_000,
+        "it ran to its end, though nobody reads it"
+    );
     assert!(!client.is_connected());
     let Err(refused) = client.generate(request("b", &prompt(4, 0), 3)).await else {
         panic!("it was admitted")
