@@ -51,7 +51,7 @@ pub struct GrpcClientOptions {
 impl Default for GrpcClientOptions {
     fn default() -> Self {
         Self {
-            output_buffer: 1024,
+            output_buffer: 4096,
             max_live_requests: 4096,
         }
     }
