@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::MAX_OUTPUT_BYTES;
+use super::MAX_PRINTED_BYTES;
 use crate::protect::is_mark;
 
 /// Values nest at most this deep, and an indentation is at most this wide; more could only come from a template that
@@ -59,9 +59,8 @@ impl Writer {
         if depth > MAX_DEPTH {
             return Err(refuse(format!("value nests deeper than {MAX_DEPTH} levels")));
         }
-        // A value that contains another many times can be exponentially larger than the template that made it.
-        if self.out.len() > MAX_OUTPUT_BYTES {
-            return Err(refuse(format!("JSON is longer than {MAX_OUTPUT_BYTES} bytes")));
+        if self.out.len() > MAX_PRINTED_BYTES {
+            return Err(refuse(format!("JSON is longer than {MAX_PRINTED_BYTES} bytes")));
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),

@@ -27,6 +27,10 @@ pub(crate) const MAX_STEPS: u64 = 4_000_000;
 /// Bytes that one rendering may write; far more than the longest context holds (1M tokens of 4 bytes).
 pub(crate) const MAX_OUTPUT_BYTES: usize = 32 << 20;
 
+/// Bytes that one list or dictionary may be printed as. The largest sets of tools seen are some hundred kilobytes; a value
+/// that contains another many times could be exponentially larger than the template that made it.
+const MAX_PRINTED_BYTES: usize = 4 << 20;
+
 /// Depth of macro calls; the limit keeps the native stack within the 2 MiB of a worker thread.
 const MAX_RECURSION: usize = 200;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
-use super::MAX_OUTPUT_BYTES;
+use super::MAX_PRINTED_BYTES;
 
 /// Lists and dictionaries nest at most this deep when printed, and an indentation is at most this wide.
 const MAX_DEPTH: usize = 128;
@@ -126,10 +126,10 @@ pub(super) fn text(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// A value that contains another many times can be exponentially larger than the template that made it.
+/// An error if a value prints longer than it may.
 fn check_length(out: &str) -> Result<(), Error> {
-    if out.len() > MAX_OUTPUT_BYTES {
-        let reason = format!("text is longer than {MAX_OUTPUT_BYTES} bytes");
+    if out.len() > MAX_PRINTED_BYTES {
+        let reason = format!("text is longer than {MAX_PRINTED_BYTES} bytes");
         return Err(Error::new(ErrorKind::InvalidOperation, reason));
     }
     Ok(())

@@ -74,6 +74,21 @@ vector_tests! {
 }
 
 #[test]
+fn beginning_of_a_sequence_is_added_on_demand() {
+    for (name, bos) in [("llama-bpe", 128_000), ("llama-spm", 1)] {
+        let path = assets().join(format!("ggml-vocab-{name}.gguf"));
+        let text = Text::load(&TextAssets::from_gguf(vocab(&path)).unwrap()).unwrap();
+        let plain = text.encode("Hello", false).unwrap();
+        assert_eq!(
+            text.encode("Hello", true).unwrap(),
+            [vec![bos], plain].concat(),
+            "{name}"
+        );
+        assert_eq!(text.bos_token_id(), Some(bos), "{name}");
+    }
+}
+
+#[test]
 fn vocabulary_without_a_pre_tokenizer_is_refused() {
     let error = TextAssets::from_gguf(vocab(&assets().join("ggml-vocab-gpt-neox.gguf"))).unwrap_err();
     assert!(matches!(error, TextError::UnknownPreTokenizer { .. }), "{error}");
