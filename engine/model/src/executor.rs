@@ -11,7 +11,7 @@ use kvasir_backend::{
     StepResult, Ticket,
 };
 use kvasir_engine_core::{BlockId, SeqId, StepId, StepPlan, TokenId};
-use kvasir_sampling::{Scratch, TokenLogprobs, token_logprobs};
+use kvasir_sampling::Scratch;
 
 use crate::config::ModelConfig;
 use crate::plan::{Limits, validate};
@@ -284,22 +284,6 @@ impl<B: Backend> Executor for Model<B> {
             return Ok(());
         }
         self.run_warmup(num_tokens).map_err(|error| device(&error))
-    }
-}
-
-impl Sequence {
-    /// Whether the logits after `position` give the log probability of a prompt token that was not reported yet.
-    fn wants_logprobs_after(&self, position: usize) -> bool {
-        let next = position + 1;
-        self.prompt_logprobs
-            .is_some_and(|wish| next >= wish.next && next < self.prompt.len())
-    }
-
-    fn prompt_logprobs_after(&mut self, position: usize, logits: &[f32]) -> Option<TokenLogprobs> {
-        let wish = self.prompt_logprobs.as_mut()?;
-        let token = *self.prompt.get(position + 1)?;
-        wish.next = position + 2;
-        Some(token_logprobs(logits, token, wish.top))
     }
 }
 

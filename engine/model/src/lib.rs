@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod executor;
 mod load;
+mod loader;
 mod plan;
 mod rope;
 mod sequence;

@@ -71,8 +71,6 @@ pub fn load<B: Backend>(
         &mut options.progress,
     )?;
     let kv = backend.new_kv(kv_shape).map_err(ModelError::Backend)?;
-    // The device has its own copies now.
-    checkpoint.advise_done();
     let limits = Limits {
         max_num_tokens: options.max_num_tokens,
         max_model_len: options.max_model_len,

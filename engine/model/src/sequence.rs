@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvasir_backend::NewSequence;
 use kvasir_engine_core::{BlockId, SeqId, TokenId};
-use kvasir_sampling::SequenceSampler;
+use kvasir_sampling::{SequenceSampler, TokenLogprobs, token_logprobs};
 
 /// All sequences that were admitted and not yet released.
 pub(crate) type Sequences = BTreeMap<SeqId, Sequence>;
@@ -43,5 +43,20 @@ impl Sequence {
             prompt_logprobs: new.prompt_logprobs.map(|top| PromptLogprobs { top, next: 1 }),
             is_released: false,
         }
+    }
+
+    /// Whether the logits after `position` give the log probability of a prompt token that was not reported yet.
+    pub(crate) fn wants_logprobs_after(&self, position: usize) -> bool {
+        let next = position + 1;
+        self.prompt_logprobs
+            .is_some_and(|wish| next >= wish.next && next < self.prompt.len())
+    }
+
+    /// The log probability of the prompt's token after `position`; its turn is over then.
+    pub(crate) fn prompt_logprobs_after(&mut self, position: usize, logits: &[f32]) -> Option<TokenLogprobs> {
+        let wish = self.prompt_logprobs.as_mut()?;
+        let token = *self.prompt.get(position + 1)?;
+        wish.next = position + 2;
+        Some(token_logprobs(logits, token, wish.top))
     }
 }

@@ -1,12 +1,13 @@
 //! The decoder of the llama family, written once over the backend's operations.
 
-use kvasir_backend::{AttentionBatch, AttentionSpec, Backend, BackendError, DType, RopeTable, WeightView};
+use kvasir_backend::{AttentionBatch, AttentionSpec, Backend, BackendError, RopeTable};
 use kvasir_weights::Checkpoint;
 
-use crate::check::{Part, Tensor, view};
+use crate::check::{Part, Tensor};
 use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::load::LoadProgress;
+use crate::loader::Loader;
 
 /// Rows whose logits are computed together. Bounds the buffer of logits (32 rows of a vocabulary of 128k are 16 MiB)
 /// and is enough for the head's weights to be read once for most steps of decoding.
@@ -26,17 +27,18 @@ pub(crate) struct Transformer<B: Backend> {
     work: Workspace<B>,
 }
 
-struct Layer<B: Backend> {
-    attention_norm: B::Vector,
-    qkv: B::Matrix,
-    qkv_bias: Option<B::Vector>,
-    output: B::Matrix,
-    output_bias: Option<B::Vector>,
-    mlp_norm: B::Vector,
-    gate_up: B::Matrix,
-    gate_up_bias: Option<B::Vector>,
-    down: B::Matrix,
-    down_bias: Option<B::Vector>,
+/// The weights of one layer.
+pub(crate) struct Layer<B: Backend> {
+    pub(crate) attention_norm: B::Vector,
+    pub(crate) qkv: B::Matrix,
+    pub(crate) qkv_bias: Option<B::Vector>,
+    pub(crate) output: B::Matrix,
+    pub(crate) output_bias: Option<B::Vector>,
+    pub(crate) mlp_norm: B::Vector,
+    pub(crate) gate_up: B::Matrix,
+    pub(crate) gate_up_bias: Option<B::Vector>,
+    pub(crate) down: B::Matrix,
+    pub(crate) down_bias: Option<B::Vector>,
 }
 
 struct Workspace<B: Backend> {
@@ -64,15 +66,7 @@ impl<B: Backend> Transformer<B> {
         progress: &mut Option<&mut dyn FnMut(LoadProgress)>,
     ) -> Result<Self, ModelError> {
         let rope = config.rope.table(max_model_len, config.num_heads)?;
-        let total_bytes = checkpoint.total_bytes();
-        let mut loader = Loader {
-            backend,
-            checkpoint,
-            config,
-            progress,
-            done_bytes: 0,
-            total_bytes,
-        };
+        let mut loader = Loader::new(backend, checkpoint, config, progress);
         let embedding = loader.matrix(&[Tensor::Embedding])?;
         let head = if config.tied_embeddings {
             None
@@ -81,9 +75,9 @@ impl<B: Backend> Transformer<B> {
         };
         let final_norm = loader.vector(&[Tensor::FinalNorm])?;
         let layers = (0..config.num_layers)
-            .map(|layer| loader.layer(layer))
+            .map(|layer| load_layer(&mut loader, config, layer))
             .collect::<Result<_, _>>()?;
-        let work = Workspace::new(loader.backend, config, max_num_tokens).map_err(ModelError::Backend)?;
+        let work = Workspace::new(backend, config, max_num_tokens).map_err(ModelError::Backend)?;
         Ok(Self {
             embedding,
             head,
@@ -168,6 +162,31 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
+fn load_layer<B: Backend>(
+    loader: &mut Loader<'_, '_, B>,
+    config: &ModelConfig,
+    layer: usize,
+) -> Result<Layer<B>, ModelError> {
+    let at = |part| Tensor::Layer(layer, part);
+    let weights = Layer {
+        attention_norm: loader.vector(&[at(Part::AttentionNorm)])?,
+        qkv: loader.matrix(&[at(Part::Query), at(Part::Key), at(Part::Value)])?,
+        qkv_bias: loader.bias(
+            config.biases.qkv,
+            &[at(Part::QueryBias), at(Part::KeyBias), at(Part::ValueBias)],
+        )?,
+        output: loader.matrix(&[at(Part::AttentionOutput)])?,
+        output_bias: loader.bias(config.biases.output, &[at(Part::AttentionOutputBias)])?,
+        mlp_norm: loader.vector(&[at(Part::MlpNorm)])?,
+        gate_up: loader.matrix(&[at(Part::Gate), at(Part::Up)])?,
+        gate_up_bias: loader.bias(config.biases.mlp, &[at(Part::GateBias), at(Part::UpBias)])?,
+        down: loader.matrix(&[at(Part::Down)])?,
+        down_bias: loader.bias(config.biases.mlp, &[at(Part::DownBias)])?,
+    };
+    loader.release_file();
+    Ok(weights)
+}
+
 impl<B: Backend> Workspace<B> {
     fn new(backend: &mut B, config: &ModelConfig, max_rows: usize) -> Result<Self, BackendError> {
         let head_rows = max_rows.min(HEAD_ROWS);
@@ -182,137 +201,5 @@ impl<B: Backend> Workspace<B> {
             head_normed: backend.new_buffer(head_rows, config.hidden_size)?,
             logits: backend.new_buffer(head_rows, config.vocab_size)?,
         })
-    }
-}
-
-/// Loads tensors and counts their bytes.
-struct Loader<'a, 'p, B: Backend> {
-    backend: &'a mut B,
-    checkpoint: &'a Checkpoint,
-    config: &'a ModelConfig,
-    progress: &'a mut Option<&'p mut dyn FnMut(LoadProgress)>,
-    done_bytes: u64,
-    total_bytes: u64,
-}
-
-impl<B: Backend> Loader<'_, '_, B> {
-    fn layer(&mut self, layer: usize) -> Result<Layer<B>, ModelError> {
-        let at = |part| Tensor::Layer(layer, part);
-        let config = self.config;
-        Ok(Layer {
-            attention_norm: self.vector(&[at(Part::AttentionNorm)])?,
-            qkv: self.matrix(&[at(Part::Query), at(Part::Key), at(Part::Value)])?,
-            qkv_bias: self.bias(
-                config.biases.qkv,
-                &[at(Part::QueryBias), at(Part::KeyBias), at(Part::ValueBias)],
-            )?,
-            output: self.matrix(&[at(Part::AttentionOutput)])?,
-            output_bias: self.bias(config.biases.output, &[at(Part::AttentionOutputBias)])?,
-            mlp_norm: self.vector(&[at(Part::MlpNorm)])?,
-            gate_up: self.matrix(&[at(Part::Gate), at(Part::Up)])?,
-            gate_up_bias: self.bias(config.biases.mlp, &[at(Part::GateBias), at(Part::UpBias)])?,
-            down: self.matrix(&[at(Part::Down)])?,
-            down_bias: self.bias(config.biases.mlp, &[at(Part::DownBias)])?,
-        })
-    }
-
-    /// Matrices stacked along their outputs.
-    fn matrix(&mut self, tensors: &[Tensor]) -> Result<B::Matrix, ModelError> {
-        let mut names = vec![String::new(); tensors.len()];
-        let parts = self.views(tensors, &mut names)?;
-        let matrix = self.backend.load_matrix(&parts).map_err(ModelError::Backend)?;
-        self.report(&parts);
-        Ok(matrix)
-    }
-
-    fn bias(&mut self, present: bool, tensors: &[Tensor]) -> Result<Option<B::Vector>, ModelError> {
-        if present {
-            self.vector(tensors).map(Some)
-        } else {
-            Ok(None)
-        }
-    }
-
-    /// Vectors one after the other.
-    fn vector(&mut self, tensors: &[Tensor]) -> Result<B::Vector, ModelError> {
-        let mut names = vec![String::new(); tensors.len()];
-        let parts = self.views(tensors, &mut names)?;
-        let joined = JoinedVector::new(&parts)?;
-        let vector = self
-            .backend
-            .load_vector(joined.view())
-            .map_err(ModelError::Backend)?;
-        self.report(&parts);
-        Ok(vector)
-    }
-
-    fn views<'v>(
-        &self,
-        tensors: &[Tensor],
-        names: &'v mut [String],
-    ) -> Result<Vec<WeightView<'v>>, ModelError>
-    where
-        Self: 'v,
-    {
-        let (config, checkpoint) = (self.config, self.checkpoint);
-        tensors
-            .iter()
-            .zip(names)
-            .map(|(tensor, name)| view(config, checkpoint, *tensor, name))
-            .collect()
-    }
-
-    fn report(&mut self, parts: &[WeightView<'_>]) {
-        self.done_bytes += parts.iter().map(|part| part.data.len() as u64).sum::<u64>();
-        if let Some(progress) = self.progress {
-            progress(LoadProgress {
-                done_bytes: self.done_bytes,
-                total_bytes: self.total_bytes,
-            });
-        }
-    }
-}
-
-/// Biases of stacked matrices, joined: the backend loads a vector from one piece.
-struct JoinedVector<'a> {
-    name: &'a str,
-    dtype: DType,
-    cols: usize,
-    data: Vec<u8>,
-}
-
-impl<'a> JoinedVector<'a> {
-    fn new(parts: &[WeightView<'a>]) -> Result<Self, ModelError> {
-        let Some(first) = parts.first() else {
-            return Err(ModelError::Contradiction {
-                reason: "a vector of no parts".to_owned(),
-            });
-        };
-        if let Some(other) = parts.iter().find(|part| part.dtype != first.dtype) {
-            return Err(ModelError::Contradiction {
-                reason: format!(
-                    "{} is {} but {} is {}; biases of one layer must have one type",
-                    first.name, first.dtype, other.name, other.dtype
-                ),
-            });
-        }
-        let data = parts.iter().flat_map(|part| part.data).copied().collect();
-        let cols = parts.iter().map(|part| part.cols).sum();
-        Ok(Self {
-            name: first.name,
-            dtype: first.dtype,
-            cols,
-            data,
-        })
-    }
-
-    fn view(&self) -> WeightView<'_> {
-        WeightView {
-            name: self.name,
-            dtype: self.dtype,
-            rows: 1,
-            cols: self.cols,
-            data: &self.data,
-        }
     }
 }

@@ -16,8 +16,12 @@ use crate::rope::{RopeConfig, RopeScaling};
 
 const PREFIX: &str = "llama.";
 
-/// Keys that end a sequence; the first is the one of chat models' turns in older files, the second in newer ones.
-const EOS_KEYS: [&str; 2] = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"];
+/// Tokens that end a sequence: of the text, of a turn, of a message that calls a tool.
+const EOS_KEYS: [&str; 3] = [
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+];
 const BOS_KEY: &str = "tokenizer.ggml.bos_token_id";
 
 /// What the tensors tell that the metadata don't.
