@@ -18,6 +18,9 @@ use crate::shared::SharedMut;
 /// Queries (a row and a head) per piece of attention: they share every load of K and V.
 const QUERIES_PER_PIECE: usize = 48;
 
+/// Multiplications up to which attention isn't worth a hand-over: some 5 us.
+const FEW_PRODUCTS: usize = 128 * 1024;
+
 /// Some rows of a sequence and a KV head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionPiece {
@@ -102,13 +105,13 @@ pub(crate) fn attend(
     );
     let (width, head_dim) = (out.width(), kv.layout.head_dim());
     let out = SharedMut::new(out.values_mut());
-    pool.run(operation, pieces.len(), &|worker, piece| {
+    let attend = |worker: usize, piece: &AttentionPiece| {
         let AttentionPiece {
             seq,
             row,
             num_rows,
             kv_head,
-        } = pieces[piece];
+        } = *piece;
         let seq = batch.seqs[seq];
         let first_q = kv_head * group * head_dim;
         let task = AttentionTask {
@@ -130,7 +133,27 @@ pub(crate) fn attend(
             out.copy_from_slice(values);
         };
         kernels.attention(task, &mut lock(&scratch[worker]).attention, &mut sink);
-    })
+    };
+    let positions = batch
+        .seqs
+        .iter()
+        .map(|seq| seq.num_rows.saturating_mul(seq.first_position + seq.num_rows));
+    let products = positions.fold(0, usize::saturating_add).saturating_mul(2 * width);
+    let pieces_per_turn = if products <= FEW_PRODUCTS {
+        pieces.len().max(1)
+    } else {
+        1
+    };
+    pool.run(
+        operation,
+        pieces.len().div_ceil(pieces_per_turn),
+        &|worker, turn| {
+            let first = turn * pieces_per_turn;
+            pieces[first..pieces.len().min(first + pieces_per_turn)]
+                .iter()
+                .for_each(|piece| attend(worker, piece));
+        },
+    )
 }
 
 /// All pieces, the last rows first: they see the most positions, so the threads end together.

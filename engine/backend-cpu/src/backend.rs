@@ -156,7 +156,7 @@ impl Backend for CpuBackend {
         out.set_rows(x.rows(), operation)?;
         let kernels = self.kernels;
         self.by_rows(operation, out, &|_, row, out| {
-            kernels.rms_norm(x.row(row), &weight.values, eps, out)
+            kernels.rms_norm(x.row(row), &weight.values, eps, out);
         })
     }
 
@@ -242,7 +242,7 @@ impl Backend for CpuBackend {
         }
         out.set_rows(rows.len(), operation)?;
         self.by_rows(operation, out, &|_, row, out| {
-            out.copy_from_slice(x.row(rows[row]))
+            out.copy_from_slice(x.row(rows[row]));
         })
     }
 

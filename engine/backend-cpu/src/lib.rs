@@ -21,3 +21,6 @@ pub use buffer::{CpuBuffer, CpuVector};
 pub use kv::CpuKv;
 pub use kvasir_kernels_cpu::{Isa, UnknownIsa};
 pub use matrix::CpuMatrix;
+
+#[cfg(test)]
+mod tests;

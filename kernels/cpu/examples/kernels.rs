@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a program that reports")]
 
 use std::error::Error;
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use kvasir_kernels_cpu::{
@@ -14,10 +15,15 @@ use kvasir_kernels_cpu::{
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let isa = std::env::args().nth(1).map_or_else(|| Ok(Isa::detect()), |isa| isa.parse())?;
+    let isa = std::env::args()
+        .nth(1)
+        .map_or_else(|| Ok(Isa::detect()), |isa| isa.parse())?;
     let kernels = Kernels::new(isa).ok_or("this CPU lacks the instruction set")?;
     println!("{isa}");
-    println!("{:>6} {:>10} {:>10} {:>10} {:>10} {:>10}", "type", "1 row", "2 rows", "8 rows", "64 rows", "256 rows");
+    println!(
+        "{:>6} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "type", "1 row", "2 rows", "8 rows", "64 rows", "256 rows"
+    );
     for weight_type in WeightType::ALL {
         products(kernels, weight_type)?;
     }
@@ -54,7 +60,11 @@ fn products(kernels: Kernels, weight_type: WeightType) -> Result<(), Box<dyn Err
             kernels.matmul(MatmulTask {
                 weights,
                 panels: panels.clone(),
-                x: Rows { data: &x, stride: cols, num_rows },
+                x: Rows {
+                    data: &x,
+                    stride: cols,
+                    num_rows,
+                },
                 scratch: &mut scratch,
                 sink: &mut |_, _, values| {
                     std::hint::black_box(values);
@@ -67,7 +77,7 @@ fn products(kernels: Kernels, weight_type: WeightType) -> Result<(), Box<dyn Err
         } else {
             format!("{:.1} GF", flops / seconds / 1e9)
         };
-        figures += &format!(" {figure:>10}");
+        write!(figures, " {figure:>10}")?;
     }
     println!("{:>6}{figures}", format!("{weight_type:?}"));
     Ok(())
@@ -87,7 +97,11 @@ fn attention(kernels: Kernels) -> Result<(), Box<dyn Error>> {
                 kv: &kv,
                 kv_head: 0,
                 block_of: &|index| index,
-                q: Rows { data: &q, stride: width, num_rows },
+                q: Rows {
+                    data: &q,
+                    stride: width,
+                    num_rows,
+                },
                 first_q: 0,
                 num_heads: group,
                 first_position: context - num_rows,

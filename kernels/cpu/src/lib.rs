@@ -16,6 +16,10 @@
     clippy::inline_always,
     reason = "a generic kernel must be inlined into its #[target_feature] entry, or its vectors travel through memory"
 )]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "an index that runs over several arrays of registers reads better than nested zips, and unrolls"
+)]
 
 mod attention;
 mod format;

@@ -15,7 +15,7 @@ use crate::simd::Simd;
 const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
 
 /// ln 2 with 9 significant bits (355 / 512), so that `n * LN2_HIGH` is exact for |n| < 2^15.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 355.0 / 512.0;
 
 /// What is missing to ln 2.
 const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -51,7 +51,7 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     for coefficient in &COEFFICIENTS[1..] {
         p = s.fma(p, r, s.splat(*coefficient));
     }
-    let n = s.sub_i(s.to_bits(shifted), s.splat_i(ROUND.to_bits() as i32));
+    let n = s.sub_i(s.bits(shifted), s.splat_i(ROUND.to_bits() as i32));
     let half = s.sar_i::<1>(n);
     let rest = s.sub_i(n, half);
     s.mul(s.mul(p, power_of_two(s, half)), power_of_two(s, rest))
@@ -60,7 +60,7 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
 /// `2^n` for `n` in `-126..=127`.
 #[inline(always)]
 fn power_of_two<S: Simd>(s: S, n: S::I) -> S::F {
-    s.from_bits(s.shl_i::<23>(s.add_i(n, s.splat_i(127))))
+    s.with_bits(s.shl_i::<23>(s.add_i(n, s.splat_i(127))))
 }
 
 /// `x / (1 + e^-x)`.
@@ -73,7 +73,7 @@ pub(crate) fn silu<S: Simd>(s: S, x: S::F) -> S::F {
 /// `x / (1 + e^-2u)`, a form without cancellation.
 #[inline(always)]
 pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
-    const TWO_SQRT_2_OVER_PI: f32 = 1.595_769_1;
+    const TWO_SQRT_2_OVER_PI: f32 = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::SQRT_2;
     let cubic = s.fma(s.mul(x, x), s.splat(0.044_715), s.splat(1.0));
     let u2 = s.mul(s.mul(x, s.splat(TWO_SQRT_2_OVER_PI)), cubic);
     x_sigmoid(s, x, u2)

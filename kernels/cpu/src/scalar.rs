@@ -28,6 +28,7 @@ impl Simd for Scalar {
     type I = I;
 
     const TILE_PANELS: usize = 1;
+    const DIRECT_ROWS: usize = 1;
 
     #[inline(always)]
     fn vectorize<T: Task>(self, task: T) -> T::Output {
@@ -85,12 +86,12 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn to_bits(self, x: F) -> I {
+    fn bits(self, x: F) -> I {
         x.map(|x| x.to_bits() as i32)
     }
 
     #[inline(always)]
-    fn from_bits(self, x: I) -> F {
+    fn with_bits(self, x: I) -> F {
         x.map(|x| f32::from_bits(x as u32))
     }
 

@@ -17,6 +17,9 @@ pub(crate) trait Simd: Copy {
     /// Panels that the matmul micro kernel works on at once, so that 6 rows of accumulators fit the registers: 1 or 4.
     const TILE_PANELS: usize;
 
+    /// Rows up to which products go straight from packed weights to sums: 1, 2 or 4, as the registers allow.
+    const DIRECT_ROWS: usize;
+
     /// Runs `task` compiled for this instruction set.
     fn vectorize<T: Task>(self, task: T) -> T::Output;
 
@@ -42,9 +45,9 @@ pub(crate) trait Simd: Copy {
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
 
     /// The bits of the lanes.
-    fn to_bits(self, x: Self::F) -> Self::I;
+    fn bits(self, x: Self::F) -> Self::I;
     /// Lanes with these bits.
-    fn from_bits(self, x: Self::I) -> Self::F;
+    fn with_bits(self, x: Self::I) -> Self::F;
     /// All lanes `x`.
     fn splat_i(self, x: i32) -> Self::I;
     /// Wrapping `a + b`.

@@ -39,7 +39,7 @@ fn a_panic_becomes_an_error_and_the_pool_goes_on() {
     let mut pool = Pool::new(2).unwrap();
     for num_pieces in [1, 10] {
         let result = pool.run("broken", num_pieces, &|_, piece| {
-            assert_ne!(piece, num_pieces - 1, "piece {piece} broke")
+            assert_ne!(piece, num_pieces - 1, "piece {piece} broke");
         });
         let Err(BackendError::Fault { operation, reason }) = result else {
             panic!("no fault: {result:?}")

@@ -62,7 +62,7 @@ impl Block {
         }
         for i in 0..32 {
             let low = (rest[i % 16] >> (4 * (i / 16))) & 15;
-            let q = low | (bit(&high, i) << 4);
+            let q = low | (bit(high, i) << 4);
             self.quants[i] = q.cast_signed() - zero;
         }
     }
@@ -154,7 +154,7 @@ impl Block {
     }
 }
 
-fn bit(bytes: &[u8; 4], i: usize) -> u8 {
+fn bit(bytes: [u8; 4], i: usize) -> u8 {
     (bytes[i / 8] >> (i % 8)) & 1
 }
 

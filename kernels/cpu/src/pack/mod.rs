@@ -172,14 +172,21 @@ fn write_scales(shape: &RecordShape, block: &Block, lane: usize, record: &mut [u
 }
 
 fn write_quants(shape: &RecordShape, quants: &[i8], lane: usize, out: &mut [u8]) {
-    for (k, &q) in quants.iter().enumerate() {
-        if shape.bits == 8 {
-            out[k * LANES + lane] = q.cast_unsigned();
-            continue;
+    if shape.bits == 8 {
+        for (slots, q) in out.chunks_exact_mut(LANES).zip(quants) {
+            slots[lane] = q.cast_unsigned();
         }
-        let per_word = 32 / shape.bits;
-        let bit = k % per_word * shape.bits;
-        let stored = (i32::from(q) + shape.zero) as u8;
-        out[(k / per_word * LANES + lane) * 4 + bit / 8] |= stored << (bit % 8);
+        return;
+    }
+    let words = out.as_chunks_mut::<4>().0;
+    for (words, quants) in words
+        .chunks_exact_mut(LANES)
+        .zip(quants.chunks_exact(32 / shape.bits))
+    {
+        let mut word = 0;
+        for q in quants.iter().rev() {
+            word = (word << shape.bits) | (i32::from(*q) + shape.zero).cast_unsigned();
+        }
+        words[lane] = word.to_le_bytes();
     }
 }

@@ -1,6 +1,10 @@
 //! AVX2 with FMA and F16C: a vector is two registers.
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
+#[allow(
+    clippy::wildcard_imports,
+    reason = "the file is about intrinsics; clippy is silent about it in test builds"
+)]
 use std::arch::x86_64::*;
 
 use super::op;
@@ -48,6 +52,7 @@ impl Simd for Avx2 {
 
     // 12 accumulators, 2 weights and a broadcast of 16 registers.
     const TILE_PANELS: usize = 1;
+    const DIRECT_ROWS: usize = 2;
 
     #[inline]
     fn vectorize<T: Task>(self, task: T) -> T::Output {
@@ -110,12 +115,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn to_bits(self, x: F) -> I {
+    fn bits(self, x: F) -> I {
         both!(_mm256_castps_si256(x))
     }
 
     #[inline(always)]
-    fn from_bits(self, x: I) -> F {
+    fn with_bits(self, x: I) -> F {
         both!(_mm256_castsi256_ps(x))
     }
 
@@ -192,12 +197,12 @@ impl Simd for Avx2 {
     fn load_bf16(self, bytes: &[u8; 32]) -> F {
         let halves = load_2x128(bytes);
         let words = both!(_mm256_cvtepu16_epi32(halves));
-        self.from_bits(self.shl_i::<16>(words))
+        self.with_bits(self.shl_i::<16>(words))
     }
 
     #[inline(always)]
     fn load_f32(self, bytes: &[u8; 64]) -> F {
-        self.from_bits(self.load_i(bytes))
+        self.with_bits(self.load_i(bytes))
     }
 
     #[inline(always)]

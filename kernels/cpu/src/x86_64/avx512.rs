@@ -1,6 +1,10 @@
 //! AVX-512: a vector is one register.
 #![expect(unsafe_code, reason = "intrinsics; the token proves that the CPU has them")]
 
+#[allow(
+    clippy::wildcard_imports,
+    reason = "the file is about intrinsics; clippy is silent about it in test builds"
+)]
 use std::arch::x86_64::*;
 
 use super::op;
@@ -34,6 +38,7 @@ impl Simd for Avx512 {
 
     // 24 accumulators, 4 weights and a broadcast of 32 registers.
     const TILE_PANELS: usize = 4;
+    const DIRECT_ROWS: usize = 4;
 
     #[inline]
     fn vectorize<T: Task>(self, task: T) -> T::Output {
@@ -94,12 +99,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn to_bits(self, x: __m512) -> __m512i {
+    fn bits(self, x: __m512) -> __m512i {
         op!(_mm512_castps_si512(x))
     }
 
     #[inline(always)]
-    fn from_bits(self, x: __m512i) -> __m512 {
+    fn with_bits(self, x: __m512i) -> __m512 {
         op!(_mm512_castsi512_ps(x))
     }
 
@@ -169,7 +174,7 @@ impl Simd for Avx512 {
     fn load_bf16(self, bytes: &[u8; 32]) -> __m512 {
         let halves = load_256(bytes);
         let words = op!(_mm512_cvtepu16_epi32(halves));
-        self.from_bits(self.shl_i::<16>(words))
+        self.with_bits(self.shl_i::<16>(words))
     }
 
     #[inline(always)]

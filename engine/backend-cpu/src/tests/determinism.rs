@@ -4,8 +4,9 @@ use kvasir_backend::{
     Activation, AttentionBatch, AttentionSeq, AttentionSpec, Backend, BackendError, DType, KvDType, KvShape,
     RopeStyle, RopeTable, WeightView,
 };
-use kvasir_backend_cpu::{CpuBackend, CpuBackendError, CpuMatrix, CpuOptions, Isa};
 use kvasir_engine_core::BlockId;
+
+use crate::{CpuBackend, CpuBackendError, CpuBuffer, CpuKv, CpuMatrix, CpuOptions, CpuVector, Isa};
 
 const HIDDEN: usize = 256;
 const VOCAB: usize = 100;
@@ -51,85 +52,114 @@ fn matrix(backend: &mut CpuBackend, dtype: DType, rows: usize, cols: usize, seed
         .unwrap()
 }
 
-/// Two sequences' logits after a prefill and a decode.
-fn logits(mut backend: CpuBackend) -> Vec<u32> {
-    let b = &mut backend;
-    let (q_heads, kv_heads, head_dim, inner) = (4, 2, 32, 512);
-    let table = matrix(b, DType::Q6K, VOCAB, HIDDEN, 1);
-    let qkv_weight = matrix(b, DType::Q4K, (q_heads + 2 * kv_heads) * head_dim, HIDDEN, 2);
-    let output = matrix(b, DType::Q5_1, HIDDEN, q_heads * head_dim, 3);
-    let gate_up = matrix(b, DType::Q3K, 2 * inner, HIDDEN, 4);
-    let down = matrix(b, DType::Q2K, HIDDEN, inner, 5);
-    let ones = 1.0_f32.to_le_bytes().repeat(HIDDEN);
-    let norm = WeightView {
-        name: "norm",
-        dtype: DType::F32,
-        rows: 1,
-        cols: HIDDEN,
-        data: &ones,
-    };
-    let norm = b.load_vector(norm).unwrap();
-    let shape = KvShape {
-        num_layers: 1,
-        num_kv_heads: kv_heads,
-        head_dim,
-        block_size: 16,
-        num_blocks: 20,
-        dtype: KvDType::F16,
-    };
-    let mut kv = b.new_kv(shape).unwrap();
-    let angles = (0..200 * head_dim / 2).map(|i| (i as f32 / 7.0).sin_cos());
-    let (sin, cos) = angles.unzip();
-    let rope = RopeTable {
-        style: RopeStyle::Pairs,
-        rotary_dim: head_dim,
-        num_q_heads: q_heads,
-        cos,
-        sin,
-    };
-    let mut new = |width| b.new_buffer(128, width).unwrap();
-    let (mut x, mut normed, mut heads) = (new(HIDDEN), new(HIDDEN), new(q_heads * head_dim));
-    let (mut qkv, mut gates, mut acts) = (new(2 * q_heads * head_dim), new(2 * inner), new(inner));
-    let mut out = new(VOCAB);
-    let blocks: Vec<BlockId> = (1..20).map(BlockId).collect();
-    let mut bits = Vec::new();
-    for (first, rows) in [(0, [61, 40]), (61, [1, 1])] {
-        let second_first = if first == 0 { 0 } else { 40 };
-        let seqs = [
-            AttentionSeq {
-                first_row: 0,
-                num_rows: rows[0],
-                first_position: first,
-                blocks: &blocks[..5],
+const Q_HEADS: usize = 4;
+const KV_HEADS: usize = 2;
+const HEAD_DIM: usize = 32;
+const INNER: usize = 512;
+
+/// One layer with a different type in every matrix.
+struct Model {
+    table: CpuMatrix,
+    qkv: CpuMatrix,
+    output: CpuMatrix,
+    gate_up: CpuMatrix,
+    down: CpuMatrix,
+    norm: CpuVector,
+    rope: RopeTable,
+    kv: CpuKv,
+}
+
+impl Model {
+    fn new(b: &mut CpuBackend) -> Self {
+        let ones = 1.0_f32.to_le_bytes().repeat(HIDDEN);
+        let norm = WeightView {
+            name: "norm",
+            dtype: DType::F32,
+            rows: 1,
+            cols: HIDDEN,
+            data: &ones,
+        };
+        let shape = KvShape {
+            num_layers: 1,
+            num_kv_heads: KV_HEADS,
+            head_dim: HEAD_DIM,
+            block_size: 16,
+            num_blocks: 20,
+            dtype: KvDType::F16,
+        };
+        let (sin, cos) = (0..200 * HEAD_DIM / 2)
+            .map(|i| (i as f32 / 7.0).sin_cos())
+            .unzip();
+        Self {
+            table: matrix(b, DType::Q6K, VOCAB, HIDDEN, 1),
+            qkv: matrix(b, DType::Q4K, (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN, 2),
+            output: matrix(b, DType::Q5_1, HIDDEN, Q_HEADS * HEAD_DIM, 3),
+            gate_up: matrix(b, DType::Q3K, 2 * INNER, HIDDEN, 4),
+            down: matrix(b, DType::Q2K, HIDDEN, INNER, 5),
+            norm: b.load_vector(norm).unwrap(),
+            rope: RopeTable {
+                style: RopeStyle::Pairs,
+                rotary_dim: HEAD_DIM,
+                num_q_heads: Q_HEADS,
+                cos,
+                sin,
             },
-            AttentionSeq {
-                first_row: rows[0],
-                num_rows: rows[1],
-                first_position: second_first,
-                blocks: &blocks[5..],
-            },
-        ];
-        let batch = AttentionBatch { seqs: &seqs };
-        let tokens: Vec<u32> = (0..rows[0] + rows[1]).map(|i| (i * 7 % VOCAB) as u32).collect();
+            kv: b.new_kv(shape).unwrap(),
+        }
+    }
+
+    /// The logits of all rows of a step.
+    fn step(
+        &mut self,
+        b: &mut CpuBackend,
+        batch: &AttentionBatch<'_>,
+        rows: usize,
+    ) -> Result<CpuBuffer, BackendError> {
+        let mut new = |width| b.new_buffer(rows, width);
+        let (mut x, mut normed, mut heads) = (new(HIDDEN)?, new(HIDDEN)?, new(Q_HEADS * HEAD_DIM)?);
+        let (mut qkv, mut gates, mut inner) = (new(2 * Q_HEADS * HEAD_DIM)?, new(2 * INNER)?, new(INNER)?);
+        let mut out = new(VOCAB)?;
+        let tokens: Vec<u32> = (0..rows).map(|i| (i * 7 % VOCAB) as u32).collect();
         let spec = AttentionSpec {
-            num_q_heads: q_heads,
+            num_q_heads: Q_HEADS,
             scale: 0.2,
             sliding_window: None,
         };
-        b.embed(&table, &tokens, &mut x).unwrap();
-        b.rms_norm(&x, &norm, 1e-5, &mut normed).unwrap();
-        b.linear(&qkv_weight, None, &normed, &mut qkv).unwrap();
-        b.rope_and_store(&mut qkv, 0, &rope, &batch, &mut kv).unwrap();
-        b.attention(&qkv, 0, spec, &batch, &kv, &mut heads).unwrap();
-        b.linear_add(&output, None, &heads, &mut x).unwrap();
-        b.rms_norm(&x, &norm, 1e-5, &mut normed).unwrap();
-        b.linear(&gate_up, None, &normed, &mut gates).unwrap();
-        b.gated_activation(&gates, Activation::Silu, &mut acts).unwrap();
-        b.linear_add(&down, None, &acts, &mut x).unwrap();
-        b.linear(&table, None, &x, &mut out).unwrap();
-        for row in 0..tokens.len() {
+        b.embed(&self.table, &tokens, &mut x)?;
+        b.rms_norm(&x, &self.norm, 1e-5, &mut normed)?;
+        b.linear(&self.qkv, None, &normed, &mut qkv)?;
+        b.rope_and_store(&mut qkv, 0, &self.rope, batch, &mut self.kv)?;
+        b.attention(&qkv, 0, spec, batch, &self.kv, &mut heads)?;
+        b.linear_add(&self.output, None, &heads, &mut x)?;
+        b.rms_norm(&x, &self.norm, 1e-5, &mut normed)?;
+        b.linear(&self.gate_up, None, &normed, &mut gates)?;
+        b.gated_activation(&gates, Activation::Silu, &mut inner)?;
+        b.linear_add(&self.down, None, &inner, &mut x)?;
+        b.linear(&self.table, None, &x, &mut out)?;
+        Ok(out)
+    }
+}
+
+/// The bits of two sequences' logits in a prefill and a decode.
+fn logits(mut backend: CpuBackend) -> Vec<u32> {
+    let mut model = Model::new(&mut backend);
+    let blocks: Vec<BlockId> = (1..20).map(BlockId).collect();
+    let mut bits = Vec::new();
+    for (positions, rows) in [([0, 0], [61, 40]), ([61, 40], [1, 1])] {
+        let seq = |first_row, i: usize, blocks| AttentionSeq {
+            first_row,
+            num_rows: rows[i],
+            first_position: positions[i],
+            blocks,
+        };
+        let seqs = [seq(0, 0, &blocks[..5]), seq(rows[0], 1, &blocks[5..])];
+        let total = rows[0] + rows[1];
+        let out = model
+            .step(&mut backend, &AttentionBatch { seqs: &seqs }, total)
+            .unwrap();
+        for row in 0..total {
             let mut logits = vec![0.0; VOCAB];
-            b.read_row(&out, row, &mut logits).unwrap();
+            backend.read_row(&out, row, &mut logits).unwrap();
             assert!(logits.iter().all(|x| x.is_finite()));
             bits.extend(logits.iter().map(|x| x.to_bits()));
         }

@@ -15,12 +15,16 @@
 //! size, nor on the rows that are computed together. Positions outside the view are never multiplied: the memory there may
 //! hold anything, NaN included.
 
-use std::marker::PhantomData;
+mod score;
+mod softmax;
+mod weigh;
 
 use crate::kv::{KvElement, KvLayout, with_kv_element};
-use crate::math::exp;
 use crate::matmul::Rows;
-use crate::simd::{LANES, Simd, Task, max, sum};
+use crate::simd::{LANES, Simd, Task};
+use score::Score;
+use softmax::Softmax;
+use weigh::Weigh;
 
 /// Positions per step of the online softmax: four vectors, so that their chains run side by side.
 const PIECE: usize = 64;
@@ -265,18 +269,13 @@ impl Tile<'_> {
         if all.from >= all.to {
             return T;
         }
-        for v in all.from / LANES..all.to.div_ceil(LANES) {
-            let block_size = layout.block_size();
-            s.vectorize(Scores::<E, T> {
-                queries,
-                vector: vectors[v],
-                block_size,
-                scale: task.scale,
-                v,
-                scores,
-                element: PhantomData,
-            });
-        }
+        let score = Score {
+            queries,
+            vectors,
+            block_size: layout.block_size(),
+            scale: task.scale,
+        };
+        score.all::<S, E>(s, all.from / LANES..all.to.div_ceil(LANES), scores);
         for t in 0..T {
             let sums = &mut sums[t * width..][..width];
             s.vectorize(Softmax {
@@ -294,217 +293,4 @@ impl Tile<'_> {
         weigh.all::<S, E, T>(s, views, scores, sums);
         T
     }
-}
-
-/// Scores of 16 positions for `T` queries.
-struct Scores<'a, E, const T: usize> {
-    queries: [&'a [f32]; T],
-    vector: Vector<'a>,
-    block_size: usize,
-    scale: f32,
-    /// Which vector of the piece.
-    v: usize,
-    scores: &'a mut [[f32; PIECE]; T],
-    element: PhantomData<E>,
-}
-
-impl<E: KvElement, const T: usize> Task for Scores<'_, E, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let head_dim = self.queries[0].len();
-        let mut queries = [&[] as &[f32]; T];
-        for t in 0..T {
-            queries[t] = &self.queries[t][..head_dim];
-        }
-        let mut acc = [s.splat(0.0); T];
-        let keys = &self.vector.keys[self.vector.slot * E::BYTES..];
-        for d in 0..head_dim {
-            let k = E::load(s, &keys[d * self.block_size * E::BYTES..]);
-            for t in 0..T {
-                acc[t] = s.fma(s.splat(queries[t][d]), k, acc[t]);
-            }
-        }
-        for t in 0..T {
-            let scores = &mut self.scores[t].as_chunks_mut::<LANES>().0[self.v];
-            s.store(s.mul(acc[t], s.splat(self.scale)), scores);
-        }
-    }
-}
-
-/// One query's step of the online softmax: scores become exponentials, the sums are rescaled.
-struct Softmax<'a> {
-    scores: &'a mut [f32; PIECE],
-    view: View,
-    stats: &'a mut Stats,
-    sums: &'a mut [f32],
-}
-
-impl Task for Softmax<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self {
-            scores,
-            view,
-            stats,
-            sums,
-        } = self;
-        if view.from >= view.to {
-            return;
-        }
-        scores[..view.from].fill(f32::NEG_INFINITY);
-        scores[view.to..].fill(f32::NEG_INFINITY);
-        let vectors = scores.as_chunks_mut::<LANES>().0;
-        let mut highest = s.splat(stats.max);
-        for vector in vectors.iter() {
-            highest = s.max(highest, s.load(vector));
-        }
-        let new_max = max(s, highest);
-        let mut total = s.splat(0.0);
-        for vector in vectors {
-            let e = exp(s, s.sub(s.load(vector), s.splat(new_max)));
-            total = s.add(total, e);
-            s.store(e, vector);
-        }
-        let mut correction = [0.0; LANES];
-        s.store(exp(s, s.splat(stats.max - new_max)), &mut correction);
-        stats.sum = stats.sum.mul_add(correction[0], sum(s, total));
-        stats.max = new_max;
-        let factor = s.splat(correction[0]);
-        for lanes in sums.as_chunks_mut::<LANES>().0 {
-            s.store(s.mul(s.load(lanes), factor), lanes);
-        }
-    }
-}
-
-/// Adds weighted values to the sums of queries.
-#[derive(Clone, Copy)]
-struct Weigh<'a> {
-    vectors: &'a [Vector<'a>; PIECE / LANES],
-    head_dim: usize,
-    width: usize,
-}
-
-impl Weigh<'_> {
-    /// All `T` queries, each over its view in ascending order: together where all of them see, alone at the edges.
-    #[inline(always)]
-    fn all<S: Simd, E: KvElement, const T: usize>(
-        self,
-        s: S,
-        views: [View; T],
-        weights: &[[f32; PIECE]; T],
-        sums: &mut [f32],
-    ) {
-        let common = View {
-            from: views[T - 1].from,
-            to: views[0].to,
-        };
-        if common.from >= common.to {
-            for t in 0..T {
-                self.one::<S, E>(
-                    s,
-                    views[t],
-                    &weights[t],
-                    &mut sums[t * self.width..][..self.width],
-                );
-            }
-            return;
-        }
-        for t in 0..T {
-            let before = View {
-                from: views[t].from,
-                to: common.from,
-            };
-            self.one::<S, E>(s, before, &weights[t], &mut sums[t * self.width..][..self.width]);
-        }
-        s.vectorize(WeighTask::<E, T> {
-            place: self,
-            view: common,
-            weights,
-            sums,
-            element: PhantomData,
-        });
-        for t in 0..T {
-            let after = View {
-                from: common.to,
-                to: views[t].to,
-            };
-            self.one::<S, E>(s, after, &weights[t], &mut sums[t * self.width..][..self.width]);
-        }
-    }
-
-    #[inline(always)]
-    fn one<S: Simd, E: KvElement>(self, s: S, view: View, weights: &[f32; PIECE], sums: &mut [f32]) {
-        if view.from < view.to {
-            let weights = std::array::from_ref(weights);
-            s.vectorize(WeighTask::<E, 1> {
-                place: self,
-                view,
-                weights,
-                sums,
-                element: PhantomData,
-            });
-        }
-    }
-}
-
-struct WeighTask<'a, E, const T: usize> {
-    place: Weigh<'a>,
-    view: View,
-    weights: &'a [[f32; PIECE]; T],
-    sums: &'a mut [f32],
-    element: PhantomData<E>,
-}
-
-impl<E: KvElement, const T: usize> Task for WeighTask<'_, E, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Weigh {
-            vectors,
-            head_dim,
-            width,
-        } = self.place;
-        for first in (0..head_dim).step_by(LANES) {
-            let lanes = LANES.min(head_dim - first);
-            let mut acc = [s.splat(0.0); T];
-            for t in 0..T {
-                acc[t] = s.load(chunk_f32(&self.sums[t * width + first..]));
-            }
-            for p in self.view.from..self.view.to {
-                let vector = &vectors[p / LANES];
-                let at = (vector.slot + p % LANES) * head_dim + first;
-                let v = load_lanes::<S, E>(s, &vector.values[at * E::BYTES..], lanes);
-                for t in 0..T {
-                    acc[t] = s.fma(s.splat(self.weights[t][p]), v, acc[t]);
-                }
-            }
-            for t in 0..T {
-                let out = self.sums[t * width + first..]
-                    .first_chunk_mut()
-                    .expect("sums are padded to whole vectors");
-                s.store(acc[t], out);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn chunk_f32(x: &[f32]) -> &[f32; LANES] {
-    x.first_chunk().expect("sums are padded to whole vectors")
-}
-
-/// Up to 16 values; the lanes above `lanes` are 0.
-#[inline(always)]
-fn load_lanes<S: Simd, E: KvElement>(s: S, bytes: &[u8], lanes: usize) -> S::F {
-    if lanes == LANES {
-        return E::load(s, bytes);
-    }
-    let mut padded_bytes = [0; 64];
-    padded_bytes[..lanes * E::BYTES].copy_from_slice(&bytes[..lanes * E::BYTES]);
-    E::load(s, &padded_bytes)
 }

@@ -1,6 +1,6 @@
 //! The suite that every backend passes, with every instruction set of this CPU and one, two and three threads.
 
-use kvasir_backend_cpu::{CpuBackend, CpuOptions, Isa};
+use crate::{CpuBackend, CpuOptions, Isa};
 
 /// Unit roundoff of f32.
 const UNIT: f64 = 1.0 / (1 << 24) as f64;

@@ -1,0 +1,4 @@
+//! Conformance, equal bits, and what the backend refuses.
+
+mod conformance;
+mod determinism;
