@@ -93,7 +93,8 @@ impl TextConfig {
         if let Some(bytes) = assets.get(CHAT_TEMPLATE_JINJA) {
             let source =
                 String::from_utf8(bytes.to_vec()).map_err(|error| invalid(CHAT_TEMPLATE_JINJA, &error))?;
-            config.templates.insert("default".to_owned(), source);
+            // The file replaces every template of the configuration, the one for tools too.
+            config.templates = BTreeMap::from([("default".to_owned(), source)]);
         }
         Ok(config)
     }

@@ -160,7 +160,7 @@ fn template_for_tools_is_used_when_there_are_tools() {
         kvasir_text::TOKENIZER_CONFIG_JSON.to_owned(),
         config.to_string().into_bytes(),
     );
-    let text = Text::load(&kvasir_text::TextAssets::from_files(files)).unwrap();
+    let text = Text::load(&kvasir_text::TextAssets::from_files(files.clone())).unwrap();
     let plain = request(json!([{"role": "user", "content": "x"}]));
     assert_eq!(text.render_chat(&plain).unwrap().text(), "plain");
     let with_tools = ChatRequest {
@@ -173,4 +173,8 @@ fn template_for_tools_is_used_when_there_are_tools() {
         ..plain
     };
     assert_eq!(text.render_chat(&no_tools).unwrap().text(), "plain");
+
+    files.insert(kvasir_text::CHAT_TEMPLATE_JINJA.to_owned(), b"file".to_vec());
+    let replaced = Text::load(&kvasir_text::TextAssets::from_files(files)).unwrap();
+    assert_eq!(replaced.render_chat(&with_tools).unwrap().text(), "file");
 }
