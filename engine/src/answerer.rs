@@ -102,7 +102,11 @@ pub struct AnswerError {
 impl AnswerError {
     /// A request that can't be answered, with the field at fault.
     pub fn invalid(param: &str, message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 400, param: Some(param.to_owned()) }
+        Self {
+            message: message.into(),
+            status: 400,
+            param: Some(param.to_owned()),
+        }
     }
 
     /// True if another try of the same request can't succeed.

@@ -20,7 +20,9 @@ pub enum Failure {
     #[error("the scheduler crashed: {0}")]
     SchedulerCrashed(String),
     /// The deadline of the shutdown passed with requests still running.
-    #[error("shutdown was forced after {timeout_seconds} s with {remaining} requests still running; --shutdown-timeout sets the time")]
+    #[error(
+        "shutdown was forced after {timeout_seconds} s with {remaining} requests still running; --shutdown-timeout sets the time"
+    )]
     ForcedShutdown {
         /// The time that they had.
         timeout_seconds: f64,

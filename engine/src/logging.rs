@@ -18,12 +18,23 @@ pub fn start(config: &ProcessConfig) {
         LogLevel::Warn => Level::WARN,
         LogLevel::Error => Level::ERROR,
     };
-    let filter = Targets::new().with_default(level.min(Level::WARN)).with_target("kvasir", level);
+    let filter = Targets::new()
+        .with_default(level.min(Level::WARN))
+        .with_target("kvasir", level);
     let registry = tracing_subscriber::registry().with(filter);
     let started = if config.json.value {
-        registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init()
+        registry
+            .with(
+                fmt::layer()
+                    .json()
+                    .flatten_event(true)
+                    .with_writer(std::io::stderr),
+            )
+            .try_init()
     } else {
-        let layer = fmt::layer().with_target(false).with_ansi(has_colours(&std::io::stderr()));
+        let layer = fmt::layer()
+            .with_target(false)
+            .with_ansi(has_colours(&std::io::stderr()));
         registry.with(layer.with_writer(std::io::stderr)).try_init()
     };
     if started.is_err() {

@@ -34,14 +34,24 @@ impl MemoryLimit {
             .filter_map(|text| parse_limit(&text))
             .min();
         let available_bytes = read(Path::new("/proc/meminfo")).and_then(|text| parse_available(&text));
-        Self { cgroup_bytes, available_bytes }
+        Self {
+            cgroup_bytes,
+            available_bytes,
+        }
     }
 
     /// The smaller of both, with the words for where it came from.
     pub fn smallest(self) -> Option<(u64, &'static str)> {
-        let cgroup = self.cgroup_bytes.map(|bytes| (bytes, "the cgroup's memory limit"));
-        let available = self.available_bytes.map(|bytes| (bytes, "the machine's available memory"));
-        [cgroup, available].into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
+        let cgroup = self
+            .cgroup_bytes
+            .map(|bytes| (bytes, "the cgroup's memory limit"));
+        let available = self
+            .available_bytes
+            .map(|bytes| (bytes, "the machine's available memory"));
+        [cgroup, available]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(bytes, _)| *bytes)
     }
 }
 
@@ -50,7 +60,8 @@ fn memory_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(hierarchy), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+        let (Some(hierarchy), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
             continue;
         };
         let (root, name) = if hierarchy == "0" && controllers.is_empty() {
@@ -61,7 +72,12 @@ fn memory_files(groups: &str) -> Vec<PathBuf> {
             continue;
         };
         let group = root.join(path.trim_start_matches('/'));
-        files.extend(group.ancestors().take_while(|folder| folder.starts_with(&root)).map(|folder| folder.join(name)));
+        files.extend(
+            group
+                .ancestors()
+                .take_while(|folder| folder.starts_with(&root))
+                .map(|folder| folder.join(name)),
+        );
     }
     files
 }
@@ -73,8 +89,15 @@ fn parse_limit(text: &str) -> Option<u64> {
 
 /// The `MemAvailable` line, which is in kibibytes.
 fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -83,7 +106,10 @@ mod tests {
 
     fn limit(files: &[(&str, &str)]) -> MemoryLimit {
         MemoryLimit::read(&|path| {
-            files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
+            files
+                .iter()
+                .find(|(name, _)| Path::new(name) == path)
+                .map(|(_, text)| (*text).to_owned())
         })
     }
 
@@ -100,16 +126,28 @@ mod tests {
 
     #[test]
     fn container_whose_group_path_is_the_hosts_uses_the_mounts_root() {
-        let found = limit(&[("/proc/self/cgroup", "0::/kubepods/pod1\n"), ("/sys/fs/cgroup/memory.max", "4096\n")]);
+        let found = limit(&[
+            ("/proc/self/cgroup", "0::/kubepods/pod1\n"),
+            ("/sys/fs/cgroup/memory.max", "4096\n"),
+        ]);
         assert_eq!(found.cgroup_bytes, Some(4096));
     }
 
     #[test]
     fn version_one_limit_is_read_and_its_huge_number_is_no_limit() {
         let groups = ("/proc/self/cgroup", "5:cpu,cpuacct:/x\n7:memory:/docker/c\n");
-        let set = limit(&[groups, ("/sys/fs/cgroup/memory/docker/c/memory.limit_in_bytes", "123\n")]);
+        let set = limit(&[
+            groups,
+            ("/sys/fs/cgroup/memory/docker/c/memory.limit_in_bytes", "123\n"),
+        ]);
         assert_eq!(set.cgroup_bytes, Some(123));
-        let unset = limit(&[groups, ("/sys/fs/cgroup/memory/docker/c/memory.limit_in_bytes", "9223372036854771712\n")]);
+        let unset = limit(&[
+            groups,
+            (
+                "/sys/fs/cgroup/memory/docker/c/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+        ]);
         assert_eq!(unset.cgroup_bytes, None);
     }
 
@@ -120,8 +158,14 @@ mod tests {
             ("/sys/fs/cgroup/memory.max", "8192"),
             ("/proc/meminfo", "MemTotal:  9 kB\nMemAvailable:       4 kB\n"),
         ];
-        assert_eq!(limit(&files).smallest(), Some((4096, "the machine's available memory")));
-        assert_eq!(limit(&files[..2]).smallest(), Some((8192, "the cgroup's memory limit")));
+        assert_eq!(
+            limit(&files).smallest(),
+            Some((4096, "the machine's available memory"))
+        );
+        assert_eq!(
+            limit(&files[..2]).smallest(),
+            Some((8192, "the cgroup's memory limit"))
+        );
     }
 
     #[test]

@@ -41,6 +41,14 @@ pub enum ConfigError {
         /// The most similar option.
         suggestion: Option<String>,
     },
+    /// There is no such option.
+    #[error("there is no option {key:?}{}", hint(.suggestion.as_deref()))]
+    UnknownOption {
+        /// The key.
+        key: String,
+        /// The most similar option.
+        suggestion: Option<String>,
+    },
     /// The file gives a key a value of the wrong shape.
     #[error("{path}: {key} must be a text, a number, true or false, or a list of these, not {found}")]
     FileValue {

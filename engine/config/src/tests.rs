@@ -12,7 +12,8 @@ fn specs() -> Vec<Spec> {
         ModelConfig::specs(),
         EngineConfig::specs(),
         HttpConfig::specs(),
-        GrpcConfig::specs(), ProcessConfig::specs(),
+        GrpcConfig::specs(),
+        ProcessConfig::specs(),
     ]
     .concat()
 }
@@ -184,7 +185,7 @@ fn report_keeps_value_source_and_detail() {
     assert_eq!(report["host"], json!({"value": "127.0.0.1", "source": "default"}));
     assert_eq!(
         report["sse-keep-alive-interval"],
-        json!({"value": 5.0, "source": "default", "detail": "a test"})
+        json!({"value": 5, "source": "default", "detail": "a test"})
     );
 }
 

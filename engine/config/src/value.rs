@@ -181,7 +181,10 @@ impl Value for Seconds {
     }
 
     fn to_json(&self) -> Json {
-        Json::from(self.0.as_secs_f64())
+        match self.0.subsec_nanos() {
+            0 => Json::from(self.0.as_secs()),
+            _ => Json::from(self.0.as_secs_f64()),
+        }
     }
 }
 

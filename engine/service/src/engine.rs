@@ -37,7 +37,7 @@ impl Engine {
             cache,
             limits,
         } = setup;
-        let warmup_tokens = config.max_num_batched_tokens as usize;
+        let warmup_tokens = (config.max_num_batched_tokens as usize).min(limits.max_warmup_tokens);
         let scheduler = Scheduler::new(config).map_err(ServiceError::Config)?;
         let shared = Arc::new(Shared::new(
             model,

@@ -64,6 +64,9 @@ pub struct ServiceLimits {
     pub max_live_requests: usize,
     /// Requests that wait for the scheduler thread to take them.
     pub max_untaken_requests: usize,
+    /// Tokens of the step that warms the executor up, at most the step's budget. On a device that sets up little at its first
+    /// step a few are enough, and the engine is ready sooner.
+    pub max_warmup_tokens: usize,
 }
 
 impl Default for ServiceLimits {
@@ -75,6 +78,7 @@ impl Default for ServiceLimits {
             max_sessions: 64,
             max_live_requests: 4096,
             max_untaken_requests: 4096,
+            max_warmup_tokens: usize::MAX,
         }
     }
 }

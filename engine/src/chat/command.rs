@@ -35,9 +35,15 @@ pub(crate) enum Command {
 pub(crate) const COMMANDS: &[(&str, &str)] = &[
     ("/help", "show this list"),
     ("/reset", "forget the conversation"),
-    ("/system", "show the system message; `/system TEXT` sets it, `/system -` removes it"),
+    (
+        "/system",
+        "show the system message; `/system TEXT` sets it, `/system -` removes it",
+    ),
     ("/retry", "answer the last message again"),
-    ("/set", "show sampling fields; `/set temperature 0.7` sets one, `/set temperature -` unsets it"),
+    (
+        "/set",
+        "show sampling fields; `/set temperature 0.7` sets one, `/set temperature -` unsets it",
+    ),
     ("/stats", "show or hide figures after each answer"),
     ("/exit", "leave (also /quit, /bye and Ctrl-D)"),
 ];
@@ -92,7 +98,9 @@ fn unknown_command(name: &str) -> String {
 }
 
 fn parse_set(setting: &str) -> Command {
-    let (name, text) = setting.split_once(|c: char| c.is_whitespace() || c == '=').unwrap_or((setting, ""));
+    let (name, text) = setting
+        .split_once(|c: char| c.is_whitespace() || c == '=')
+        .unwrap_or((setting, ""));
     if !FIELDS.contains(&name) {
         return Command::Wrong(format!("{name} can't be set; one of {} can", FIELDS.join(", ")));
     }
@@ -126,9 +134,18 @@ mod tests {
         assert_eq!(parse("/system -"), Command::System(String::new()));
         assert_eq!(parse("/system"), Command::ShowSystem);
         assert_eq!(parse("/quit"), Command::Exit);
-        assert_eq!(parse("/set temperature 0.5"), Command::Set("temperature".into(), serde_json::json!(0.5)));
-        assert_eq!(parse("/set seed=7"), Command::Set("seed".into(), serde_json::json!(7)));
-        assert_eq!(parse("/set stop ab c"), Command::Set("stop".into(), serde_json::json!("ab c")));
+        assert_eq!(
+            parse("/set temperature 0.5"),
+            Command::Set("temperature".into(), serde_json::json!(0.5))
+        );
+        assert_eq!(
+            parse("/set seed=7"),
+            Command::Set("seed".into(), serde_json::json!(7))
+        );
+        assert_eq!(
+            parse("/set stop ab c"),
+            Command::Set("stop".into(), serde_json::json!("ab c"))
+        );
         assert_eq!(parse("/set seed -"), Command::Set("seed".into(), Value::Null));
     }
 

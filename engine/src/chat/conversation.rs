@@ -21,12 +21,19 @@ struct Turn {
 impl Conversation {
     /// An empty one.
     pub(crate) fn new(system: Option<String>, fields: Map<String, Value>) -> Self {
-        Self { system, turns: Vec::new(), fields }
+        Self {
+            system,
+            turns: Vec::new(),
+            fields,
+        }
     }
 
     /// Adds what the user said.
     pub(crate) fn say(&mut self, text: String) {
-        self.turns.push(Turn { user: text, assistant: None });
+        self.turns.push(Turn {
+            user: text,
+            assistant: None,
+        });
     }
 
     /// Adds the answer to the last thing the user said. An answer that was cut off counts as said, as far as it came.
@@ -105,7 +112,10 @@ impl Conversation {
         }
         let mut body = self.fields.clone();
         body.insert("messages".to_owned(), Value::Array(messages));
-        AnswerRequest { route: Route::Chat, body }
+        AnswerRequest {
+            route: Route::Chat,
+            body,
+        }
     }
 }
 
@@ -116,7 +126,10 @@ mod tests {
     fn messages(conversation: &Conversation) -> Vec<String> {
         let request = conversation.request();
         let messages = request.body["messages"].as_array().unwrap();
-        messages.iter().map(|message| format!("{}:{}", message["role"], message["content"]).replace('"', "")).collect()
+        messages
+            .iter()
+            .map(|message| format!("{}:{}", message["role"], message["content"]).replace('"', ""))
+            .collect()
     }
 
     #[test]
@@ -125,7 +138,10 @@ mod tests {
         conversation.say("a".into());
         conversation.answered("b".into());
         conversation.say("c".into());
-        assert_eq!(messages(&conversation), ["system:s", "user:a", "assistant:b", "user:c"]);
+        assert_eq!(
+            messages(&conversation),
+            ["system:s", "user:a", "assistant:b", "user:c"]
+        );
     }
 
     #[test]

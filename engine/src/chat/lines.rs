@@ -41,7 +41,10 @@ pub(crate) struct Pipe<R> {
 impl<R: BufRead> Pipe<R> {
     /// Reads lines, or everything at once.
     pub(crate) fn new(reader: R, is_one_message: bool) -> Self {
-        Self { reader, is_one_message }
+        Self {
+            reader,
+            is_one_message,
+        }
     }
 }
 
@@ -76,7 +79,8 @@ impl Terminal {
             .map_err(io::Error::other)?
             .auto_add_history(true)
             .build();
-        let mut editor = Editor::with_history(config.clone(), FileHistory::with_config(&config)).map_err(io::Error::other)?;
+        let mut editor = Editor::with_history(config.clone(), FileHistory::with_config(&config))
+            .map_err(io::Error::other)?;
         editor.set_helper(Some(CommandHelper));
         if let Some(path) = &history {
             // The first run has no history yet.
@@ -84,8 +88,17 @@ impl Terminal {
                 tracing::debug!(%error, path = %path.display(), "no input history");
             }
         }
-        let prompt = if has_colours { "\u{1b}[1;32m>\u{1b}[0m " } else { "> " }.to_owned();
-        Ok(Self { editor, history, prompt })
+        let prompt = if has_colours {
+            "\u{1b}[1;32m>\u{1b}[0m "
+        } else {
+            "> "
+        }
+        .to_owned();
+        Ok(Self {
+            editor,
+            history,
+            prompt,
+        })
     }
 
     fn save_history(&mut self) {
@@ -105,7 +118,11 @@ impl Lines for Terminal {
     fn next(&mut self) -> io::Result<Typed> {
         let mut text = String::new();
         loop {
-            let prompt = if text.is_empty() { self.prompt.as_str() } else { ". " };
+            let prompt = if text.is_empty() {
+                self.prompt.as_str()
+            } else {
+                ". "
+            };
             match self.editor.readline(prompt) {
                 Ok(line) => match line.strip_suffix('\\') {
                     Some(begun) => {

@@ -3,6 +3,7 @@
 mod command;
 mod conversation;
 mod lines;
+mod remote;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) use conversation::Conversation;
 pub(crate) use lines::{Lines, Pipe, Terminal};
+pub(crate) use remote::Remote;
 
 use crate::answerer::{AnswerError, AnswerRequest, Answerer, TokenUsage};
 use command::{COMMANDS, Command};
@@ -112,7 +114,11 @@ impl Chat<'_> {
                 self.note("the conversation is forgotten")?;
             }
             Command::ShowSystem => {
-                let text = self.conversation.system().unwrap_or("there is no system message").to_owned();
+                let text = self
+                    .conversation
+                    .system()
+                    .unwrap_or("there is no system message")
+                    .to_owned();
                 self.note(&text)?;
             }
             Command::System(text) => {
@@ -139,7 +145,9 @@ impl Chat<'_> {
                     return Ok(());
                 }
                 Err(ChatError::Answer(error)) if is_too_long(&error) && self.conversation.forget_oldest() => {
-                    self.note("(the conversation is longer than the model's context; its oldest turn is forgotten)")?;
+                    self.note(
+                        "(the conversation is longer than the model's context; its oldest turn is forgotten)",
+                    )?;
                 }
                 Err(ChatError::Answer(error)) if self.is_interactive => {
                     self.conversation.take_back();
@@ -194,7 +202,11 @@ impl Answered {
     fn figures(&self) -> String {
         let decode_seconds = self.took.saturating_sub(self.first_after).as_secs_f64();
         let after_first = self.usage.completion_tokens.saturating_sub(1);
-        let rate = if decode_seconds > 0.0 { after_first as f64 / decode_seconds } else { 0.0 };
+        let rate = if decode_seconds > 0.0 {
+            after_first as f64 / decode_seconds
+        } else {
+            0.0
+        };
         format!(
             "({} + {} tokens, first after {:.2} s, then {rate:.1} tokens/s)",
             self.usage.prompt_tokens,
@@ -265,6 +277,9 @@ fn harmless(text: &str) -> String {
 /// A prompt that doesn't fit is the one refusal that a shorter conversation can cure. The refusal has no code of its own, so
 /// its words are looked at; a wrong guess costs old turns, never the question.
 fn is_too_long(error: &AnswerError) -> bool {
-    let names_prompt = error.param.as_deref().is_some_and(|param| matches!(param, "messages" | "prompt"));
+    let names_prompt = error
+        .param
+        .as_deref()
+        .is_some_and(|param| matches!(param, "messages" | "prompt"));
     error.status == 400 && names_prompt && error.message.contains("context")
 }

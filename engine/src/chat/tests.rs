@@ -25,7 +25,10 @@ impl Answerer for Parrot {
         let messages = request.body["messages"].as_array().unwrap();
         self.seen.lock().unwrap().push(messages.len());
         if self.longest.is_some_and(|longest| messages.len() > longest) {
-            return Err(AnswerError::invalid("prompt", "it exceeds the model's context of 3 tokens"));
+            return Err(AnswerError::invalid(
+                "prompt",
+                "it exceeds the model's context of 3 tokens",
+            ));
         }
         let said = messages.last().unwrap()["content"].as_str().unwrap().to_owned();
         if said == "bad" {
@@ -33,10 +36,22 @@ impl Answerer for Parrot {
         }
         let mut pieces: Vec<Result<Piece, AnswerError>> = said
             .split_inclusive(' ')
-            .map(|word| Ok(Piece { text: word.to_owned(), ..Piece::default() }))
+            .map(|word| {
+                Ok(Piece {
+                    text: word.to_owned(),
+                    ..Piece::default()
+                })
+            })
             .collect();
-        let usage = Some(TokenUsage { prompt_tokens: 1, completion_tokens: 2 });
-        let last = Piece { finish_reason: Some("stop".into()), usage, ..Piece::default() };
+        let usage = Some(TokenUsage {
+            prompt_tokens: 1,
+            completion_tokens: 2,
+        });
+        let last = Piece {
+            finish_reason: Some("stop".into()),
+            usage,
+            ..Piece::default()
+        };
         if said == "forever" {
             return Ok(Box::pin(stream::iter(pieces).chain(stream::pending())));
         }
@@ -82,7 +97,11 @@ fn talk(parrot: &Parrot, lines: &mut dyn Lines, is_interactive: bool) -> Talk {
         interrupt,
     };
     let result = chat.run(lines);
-    Talk { result, output: String::from_utf8(output).unwrap(), notes: String::from_utf8(notes).unwrap() }
+    Talk {
+        result,
+        output: String::from_utf8(output).unwrap(),
+        notes: String::from_utf8(notes).unwrap(),
+    }
 }
 
 fn person(parrot: &Parrot, lines: &[&str]) -> Talk {
@@ -91,7 +110,11 @@ fn person(parrot: &Parrot, lines: &[&str]) -> Talk {
 }
 
 fn piped(parrot: &Parrot, text: &str, is_one_message: bool) -> Talk {
-    talk(parrot, &mut Pipe::new(Cursor::new(text.to_owned()), is_one_message), false)
+    talk(
+        parrot,
+        &mut Pipe::new(Cursor::new(text.to_owned()), is_one_message),
+        false,
+    )
 }
 
 #[test]
@@ -106,7 +129,10 @@ fn turns_are_remembered_until_reset() {
 fn each_line_of_a_pipe_is_a_turn_and_nothing_else_is_written() {
     let parrot = Parrot::default();
     let said = piped(&parrot, "one two\n\n/help\nlast", false);
-    assert_eq!((said.output.as_str(), said.notes.as_str()), ("one two\n/help\nlast\n", ""));
+    assert_eq!(
+        (said.output.as_str(), said.notes.as_str()),
+        ("one two\n/help\nlast\n", "")
+    );
     assert_eq!(*parrot.seen.lock().unwrap(), [1, 3, 5]);
 }
 
@@ -161,7 +187,10 @@ fn refused_message_is_taken_back_for_a_person_and_ends_a_pipe() {
 
 #[test]
 fn conversation_that_outgrows_the_model_forgets_its_oldest_turn() {
-    let parrot = Parrot { longest: Some(3), ..Parrot::default() };
+    let parrot = Parrot {
+        longest: Some(3),
+        ..Parrot::default()
+    };
     let said = person(&parrot, &["a", "b", "c"]);
     assert_eq!(said.output, "a\nb\nc\n");
     assert_eq!(*parrot.seen.lock().unwrap(), [1, 3, 5, 3]);
@@ -170,7 +199,10 @@ fn conversation_that_outgrows_the_model_forgets_its_oldest_turn() {
 
 #[test]
 fn answers_cannot_command_the_terminal() {
-    assert_eq!(harmless("a\u{1b}[2J\r\n\tb\u{9b}c\u{7f}é"), "a\u{241b}[2J\u{240d}\n\tb\u{fffd}c\u{fffd}é");
+    assert_eq!(
+        harmless("a\u{1b}[2J\r\n\tb\u{9b}c\u{7f}é"),
+        "a\u{241b}[2J\u{240d}\n\tb\u{fffd}c\u{fffd}é"
+    );
 }
 
 #[test]

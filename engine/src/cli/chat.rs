@@ -9,7 +9,8 @@ use super::flags::{Flags, Offline};
 use super::sampling::SamplingArgs;
 use super::settings::Settings;
 use super::{runtime, say};
-use crate::chat::{Chat, ChatError, Conversation, Interrupt, Lines, Pipe, Terminal};
+use crate::answerer::Answerer;
+use crate::chat::{Chat, ChatError, Conversation, Interrupt, Lines, Pipe, Remote, Terminal};
 use crate::exit::Failure;
 use crate::llm::Llm;
 use crate::logging;
@@ -24,6 +25,12 @@ pub(crate) struct ChatArgs {
     /// What the model is told first
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
+    /// Talk to the model of a running server instead, for example http://127.0.0.1:8000
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    url: Option<String>,
+    /// Key of that server
+    #[arg(long, value_name = "KEY", env = "KVASIR_API_KEY", hide_env_values = true, help_heading = "Server")]
+    api_key: Option<String>,
     /// Take all of a pipe as one message instead of a message per line
     #[arg(long)]
     one_message: bool,
@@ -40,19 +47,24 @@ pub(crate) fn run(args: ChatArgs) -> Result<(), Failure> {
     // A person doesn't want log lines in a conversation.
     settings.quiet();
     logging::start(&settings.process);
-    settings.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    settings.log_warnings();
     let is_interactive = stdin().is_terminal() && stdout().is_terminal();
     let runtime = runtime()?;
-    let fields = args.sampling.fields(&settings.model);
-    let llm = runtime.block_on(Llm::load(settings.llm_options()))?;
+    let answerer = match args.url {
+        Some(url) => {
+            let remote = Remote::connect(&url, args.api_key).map_err(|error| Failure::failed(&error))?;
+            Partner::Remote(remote)
+        }
+        None => Partner::Local(Box::new(runtime.block_on(Llm::load(settings.llm_options()))?)),
+    };
     if is_interactive {
-        say(&format!("{}. /help lists commands, Ctrl-D leaves.", llm.model_name()));
+        say(&format!("{}. /help lists commands, Ctrl-D leaves.", answerer.name()));
     }
     let mut lines = lines(is_interactive, args.one_message, args.no_history)?;
     let chat = Chat {
-        answerer: &llm,
+        answerer: answerer.as_answerer(),
         runtime: &runtime,
-        conversation: Conversation::new(args.system, fields),
+        conversation: Conversation::new(args.system, args.sampling.fields(&settings.model)),
         output: &mut stdout(),
         notes: &mut io::stderr(),
         is_interactive,
@@ -60,12 +72,36 @@ pub(crate) fn run(args: ChatArgs) -> Result<(), Failure> {
         interrupt: if is_interactive { &on_interrupt } else { &never },
     };
     let result = chat.run(&mut *lines);
-    runtime.block_on(llm.shut_down());
+    if let Partner::Local(llm) = answerer {
+        runtime.block_on(llm.shut_down());
+    }
     match result {
         Ok(()) => Ok(()),
         // Whoever read the answers has enough, as `head` does.
         Err(ChatError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::failed(&error)),
+    }
+}
+
+/// Who answers.
+enum Partner {
+    Local(Box<Llm>),
+    Remote(Remote),
+}
+
+impl Partner {
+    fn name(&self) -> &str {
+        match self {
+            Self::Local(llm) => llm.model_name(),
+            Self::Remote(remote) => remote.model_name(),
+        }
+    }
+
+    fn as_answerer(&self) -> &dyn Answerer {
+        match self {
+            Self::Local(llm) => &**llm,
+            Self::Remote(remote) => remote,
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use crate::exit::Failure;
 
 /// Which shell.
 #[derive(Debug, Args)]
-#[command(after_help = "For bash: kvasir completions bash > ~/.local/share/bash-completion/completions/kvasir")]
+#[command(
+    after_help = "For bash: kvasir completions bash > ~/.local/share/bash-completion/completions/kvasir"
+)]
 pub(crate) struct CompletionsArgs {
     /// The shell that the script is for
     shell: Shell,

@@ -30,15 +30,30 @@ pub struct Offline;
 
 impl Role for Serve {
     fn specs() -> Vec<Spec> {
-        [HttpConfig::specs(), ModelConfig::specs(), EngineConfig::specs(), ProcessConfig::specs()].concat()
+        [
+            HttpConfig::specs(),
+            ModelConfig::specs(),
+            EngineConfig::specs(),
+            ProcessConfig::specs(),
+        ]
+        .concat()
     }
 }
 
 impl Role for Engine {
     fn specs() -> Vec<Spec> {
         let served_by_edges = ["served-model-name", "trust-request-chat-template", "seed"];
-        let model = ModelConfig::specs().into_iter().filter(|spec| !served_by_edges.contains(&spec.key)).collect();
-        [GrpcConfig::specs(), model, EngineConfig::specs(), ProcessConfig::specs()].concat()
+        let model = ModelConfig::specs()
+            .into_iter()
+            .filter(|spec| !served_by_edges.contains(&spec.key))
+            .collect();
+        [
+            GrpcConfig::specs(),
+            model,
+            EngineConfig::specs(),
+            ProcessConfig::specs(),
+        ]
+        .concat()
     }
 }
 
@@ -52,11 +67,15 @@ impl Role for Offline {
             "max-num-queued-tokens",
             "shutdown-timeout",
         ];
-        [ModelConfig::specs(), EngineConfig::specs(), ProcessConfig::specs()]
-            .concat()
-            .into_iter()
-            .filter(|spec| !server_only.contains(&spec.key))
-            .collect()
+        [
+            ModelConfig::specs(),
+            EngineConfig::specs(),
+            ProcessConfig::specs(),
+        ]
+        .concat()
+        .into_iter()
+        .filter(|spec| !server_only.contains(&spec.key))
+        .collect()
     }
 }
 
@@ -91,7 +110,9 @@ impl<R: Role> clap::Args for Flags<R> {
             .env("KVASIR_CONFIG")
             .hide_env_values(true)
             .help("YAML file whose keys are the names of these options");
-        R::specs().iter().fold(command.arg(file), |command, spec| command.args(args_of(spec)))
+        R::specs()
+            .iter()
+            .fold(command.arg(file), |command, spec| command.args(args_of(spec)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -107,7 +128,11 @@ impl<R: Role> clap::FromArgMatches for Flags<R> {
                 layer.set(spec.key, Source::Flag, texts);
             }
         }
-        Ok(Self { layer, file: matches.get_one::<PathBuf>("config").cloned(), role: PhantomData })
+        Ok(Self {
+            layer,
+            file: matches.get_one::<PathBuf>("config").cloned(),
+            role: PhantomData,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -124,7 +149,9 @@ fn given(matches: &ArgMatches, spec: &Spec) -> Option<Vec<String>> {
     if !is_given(spec.key) {
         return None;
     }
-    matches.get_many::<String>(spec.key).map(|texts| texts.cloned().collect())
+    matches
+        .get_many::<String>(spec.key)
+        .map(|texts| texts.cloned().collect())
 }
 
 fn negation(spec: &Spec) -> String {
@@ -132,7 +159,10 @@ fn negation(spec: &Spec) -> String {
 }
 
 fn args_of(spec: &Spec) -> Vec<Arg> {
-    let arg = Arg::new(spec.key).help(help(spec)).help_heading(spec.heading).value_parser(parser(spec));
+    let arg = Arg::new(spec.key)
+        .help(help(spec))
+        .help_heading(spec.heading)
+        .value_parser(parser(spec));
     match spec.kind {
         Kind::One if spec.key == "model" => vec![arg.value_name(spec.value_name).help_heading(None)],
         Kind::One => vec![valued(arg, spec).action(ArgAction::Set)],

@@ -32,7 +32,13 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     /// File with a row per line; - is standard input
-    #[arg(long, short, value_name = "FILE", required_unless_present = "prompt", conflicts_with = "prompt")]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        required_unless_present = "prompt",
+        conflicts_with = "prompt"
+    )]
     input: Option<PathBuf>,
     /// A prompt; repeatable
     #[arg(long, short, value_name = "TEXT")]
@@ -69,12 +75,15 @@ pub(crate) fn run(args: GenerateArgs) -> Result<(), Failure> {
     let mut settings = Settings::resolve(args.flags)?;
     settings.quiet();
     logging::start(&settings.process);
-    settings.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    settings.log_warnings();
     let input = input(args.input.as_deref(), args.prompt, args.input_format)?;
     // The output is opened before the model is loaded: what is wrong with it should be said at once.
     let (mut output, done) = output(&args.output, args.overwrite)?;
-    let rules =
-        RowRules { format: input.format, as_chat: args.chat, defaults: args.sampling.fields(&settings.model) };
+    let rules = RowRules {
+        format: input.format,
+        as_chat: args.chat,
+        defaults: args.sampling.fields(&settings.model),
+    };
     if input.total.is_some_and(|total| total == done.len() as u64) && done.len() > 0 {
         say("all rows are done");
         return Ok(());
@@ -87,27 +96,45 @@ pub(crate) fn run(args: GenerateArgs) -> Result<(), Failure> {
     let began = Instant::now();
     // A bar and rows on the same terminal would fight for the line.
     let writes_to_terminal = args.output == Path::new("-") && io::stdout().is_terminal();
-    let bar = if writes_to_terminal { indicatif::ProgressBar::hidden() } else { progress::rows_bar(total) };
+    let bar = if writes_to_terminal {
+        indicatif::ProgressBar::hidden()
+    } else {
+        progress::rows_bar(total)
+    };
     let on_row = |summary: &Summary| {
         bar.set_position(summary.answered + summary.failed + summary.skipped);
         bar.set_message(format!("{:.0} tokens/s", rate(summary, began)));
     };
-    let plan = RunPlan { rules: &rules, done: &done, answerer: &llm, concurrency, on_row: &on_row };
-    let result = runtime.block_on(generate::run(input.into_lines(), plan, &mut *output, stopped()));
+    let plan = RunPlan {
+        rules: &rules,
+        done: &done,
+        answerer: &llm,
+        concurrency,
+        on_row: &on_row,
+    };
+    let result = runtime.block_on(async {
+        tokio::select! {
+            result = generate::run(input.into_lines(), plan, &mut *output, stopped()) => {
+                result.map_err(|error| Failure::failed(&error))
+            }
+            message = llm.crashed() => Err(Failure::SchedulerCrashed(message)),
+        }
+    });
     bar.finish_and_clear();
     runtime.block_on(llm.shut_down());
-    // The thread that reads the input may be waiting for a pipe that never ends.
-    runtime.shutdown_background();
-    finish(&result.map_err(|error| Failure::failed(&error))?, began)
+    finish(&result?, began)
 }
 
 fn input(path: Option<&Path>, prompts: Vec<String>, format: Option<InputFormat>) -> Result<Input, Failure> {
-    let Some(path) = path else { return Ok(Input::of_prompts(prompts)) };
+    let Some(path) = path else {
+        return Ok(Input::of_prompts(prompts));
+    };
     let format = format.map(|format| match format {
         InputFormat::Jsonl => Format::Jsonl,
         InputFormat::Text => Format::Text,
     });
-    open_input(path, format).map_err(|error| Failure::Usage(format!("can't read {}: {error}", path.display())))
+    open_input(path, format)
+        .map_err(|error| Failure::Usage(format!("can't read {}: {error}", path.display())))
 }
 
 fn output(path: &Path, overwrite: bool) -> Result<(Box<dyn Write>, Done), Failure> {
@@ -116,7 +143,11 @@ fn output(path: &Path, overwrite: bool) -> Result<(Box<dyn Write>, Done), Failur
     }
     let (file, done) = open_output(path, overwrite).map_err(|error| Failure::Usage(error.to_string()))?;
     if done.len() > 0 {
-        say(&format!("continuing {}: {} rows are done", path.display(), done.len()));
+        say(&format!(
+            "continuing {}: {} rows are done",
+            path.display(),
+            done.len()
+        ));
     }
     Ok((Box::new(file), done))
 }
@@ -132,8 +163,16 @@ fn rate(summary: &Summary, began: Instant) -> f64 {
 }
 
 fn finish(summary: &Summary, began: Instant) -> Result<(), Failure> {
-    let skipped = if summary.skipped > 0 { format!(", {} skipped", summary.skipped) } else { String::new() };
-    let failed = if summary.failed > 0 { format!(", {} with errors", summary.failed) } else { String::new() };
+    let skipped = if summary.skipped > 0 {
+        format!(", {} skipped", summary.skipped)
+    } else {
+        String::new()
+    };
+    let failed = if summary.failed > 0 {
+        format!(", {} with errors", summary.failed)
+    } else {
+        String::new()
+    };
     let figures = format!(
         "{} rows answered{failed}{skipped}, {} tokens in {:.1} s, {:.1} tokens/s",
         summary.answered,

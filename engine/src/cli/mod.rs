@@ -1,11 +1,13 @@
 //! The command line: parsing, help, and the way from a result to an exit code.
 
+mod banner;
 mod chat;
 mod completions;
 mod engine;
 pub mod flags;
 mod foreign;
 mod generate;
+mod listening;
 mod models;
 mod sampling;
 mod serve;
@@ -62,7 +64,10 @@ enum CliCommand {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = match Cli::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let cli = match Cli::command()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches))
+    {
         Ok(cli) => cli,
         Err(error) => return usage_error(&error),
     };

@@ -36,7 +36,7 @@ impl SamplingArgs {
     /// The fields that were given, with the seed if a person chose one.
     pub(crate) fn fields(&self, model: &ModelConfig) -> Map<String, Value> {
         let stop = (!self.stop.is_empty()).then(|| Value::from(self.stop.clone()));
-                let fields = [
+        let fields = [
             ("max_tokens", self.max_tokens.map(Value::from)),
             ("temperature", self.temperature.map(decimal)),
             ("top_p", self.top_p.map(decimal)),
@@ -46,7 +46,10 @@ impl SamplingArgs {
             ("stop", stop),
             ("seed", model.seed.value.map(Value::from)),
         ];
-        fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+        fields
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect()
     }
 }
 

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use kvasir_config::{
-    ConfigError, EngineConfig, EnvLayer, GrpcConfig, HttpConfig, Layer, ModelConfig, ProcessConfig, Report, Secret,
-    Spec, env_layer, file_layer, parse_key_file,
+    ConfigError, EngineConfig, EnvLayer, GrpcConfig, HttpConfig, Layer, LogLevel, ModelConfig, ProcessConfig,
+    Report, Secret, Spec, env_layer, file_layer, parse_key_file,
 };
 
 use super::flags::{Flags, Role, all_specs};
 use crate::exit::Failure;
+use crate::llm::LlmOptions;
 
 /// Every section, resolved. Sections that a command has no options for hold their defaults.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,7 @@ pub(crate) struct Settings {
     /// Sentences about what was given and has no effect.
     pub(crate) warnings: Vec<String>,
     keys: Vec<&'static str>,
+    layer: Layer,
 }
 
 impl Settings {
@@ -30,7 +32,10 @@ impl Settings {
     /// If the file can't be read, or a value doesn't parse or contradicts another.
     pub(crate) fn resolve<R: Role>(flags: Flags<R>) -> Result<Self, Failure> {
         let specs = R::specs();
-        let file = flags.file.as_deref().map_or_else(|| Ok(Layer::default()), |path| read_file(path, &specs))?;
+        let file = flags
+            .file
+            .as_deref()
+            .map_or_else(|| Ok(Layer::default()), |path| read_file(path, &specs))?;
         // Variables that aren't UTF-8 can't be ours.
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -50,9 +55,35 @@ impl Settings {
             process: ProcessConfig::resolve(&layer)?,
             warnings: environment.warnings,
             keys: Vec::new(),
+            layer,
         };
         settings.engine.validate()?;
         Ok(settings)
+    }
+
+    /// Logs what was given and has no effect.
+    pub(crate) fn log_warnings(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    /// Logs warnings only, unless a person chose a level: for commands whose output people read.
+    pub(crate) fn quiet(&mut self) {
+        if !self.process.log_level.source.is_explicit() {
+            self.process.log_level.derive(LogLevel::Warn, "quiet command");
+        }
+    }
+
+    /// Leaves options out of the report.
+    pub(crate) fn hide(&mut self, keys: impl Iterator<Item = &'static str>) {
+        let hidden: Vec<&str> = keys.collect();
+        self.keys.retain(|key| !hidden.contains(key));
+    }
+
+    /// The same options for the library.
+    pub(crate) fn llm_options(&self) -> LlmOptions {
+        LlmOptions::from_layer(self.layer.clone())
     }
 
     /// What was resolved for the options of the command, with sources.
@@ -65,7 +96,10 @@ impl Settings {
             self.process.entries(),
         ];
         Report::new(sections.map(|entries| {
-            entries.into_iter().filter(|entry| self.keys.contains(&entry.key)).collect::<Vec<_>>()
+            entries
+                .into_iter()
+                .filter(|entry| self.keys.contains(&entry.key))
+                .collect::<Vec<_>>()
         }))
     }
 
@@ -88,5 +122,6 @@ fn read_file(path: &Path, specs: &[Spec]) -> Result<Layer, Failure> {
 
 /// Reads a small text file that the configuration names.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| Failure::Usage(format!("can't read {}: {error}", path.display())))
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::Usage(format!("can't read {}: {error}", path.display())))
 }

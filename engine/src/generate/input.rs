@@ -27,8 +27,15 @@ impl Input {
     pub(crate) fn of_prompts(prompts: Vec<String>) -> Self {
         let total = prompts.len() as u64;
         // As JSON strings, so that a prompt may hold line breaks.
-        let lines: Vec<String> = prompts.into_iter().map(|prompt| serde_json::Value::from(prompt).to_string()).collect();
-        Self { reader: Box::new(io::Cursor::new(lines.join("\n"))), format: Format::Jsonl, total: Some(total) }
+        let lines: Vec<String> = prompts
+            .into_iter()
+            .map(|prompt| serde_json::Value::from(prompt).to_string())
+            .collect();
+        Self {
+            reader: Box::new(io::Cursor::new(lines.join("\n"))),
+            format: Format::Jsonl,
+            total: Some(total),
+        }
     }
 
     /// The lines, without their ends.
@@ -59,7 +66,11 @@ pub(crate) fn open_input(path: &Path, format: Option<Format>) -> io::Result<Inpu
             Some(format) => format,
             None => sniff(&mut reader)?,
         };
-        return Ok(Input { reader: Box::new(reader), format, total: None });
+        return Ok(Input {
+            reader: Box::new(reader),
+            format,
+            total: None,
+        });
     }
     let format = match (format, path.extension().and_then(|extension| extension.to_str())) {
         (Some(format), _) => format,
@@ -68,12 +79,20 @@ pub(crate) fn open_input(path: &Path, format: Option<Format>) -> io::Result<Inpu
         (None, _) => sniff(&mut BufReader::new(File::open(path)?))?,
     };
     let total = count_rows(BufReader::new(File::open(path)?))?;
-    Ok(Input { reader: Box::new(BufReader::new(File::open(path)?)), format, total: Some(total) })
+    Ok(Input {
+        reader: Box::new(BufReader::new(File::open(path)?)),
+        format,
+        total: Some(total),
+    })
 }
 
 fn sniff(reader: &mut impl BufRead) -> io::Result<Format> {
     let first = reader.fill_buf()?.iter().find(|byte| !byte.is_ascii_whitespace());
-    Ok(if first == Some(&b'{') { Format::Jsonl } else { Format::Text })
+    Ok(if first == Some(&b'{') {
+        Format::Jsonl
+    } else {
+        Format::Text
+    })
 }
 
 fn count_rows(mut reader: impl BufRead) -> io::Result<u64> {

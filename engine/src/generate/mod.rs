@@ -44,7 +44,9 @@ pub(crate) enum RunError {
     #[error("can't read the input: {0}")]
     Read(#[source] std::io::Error),
     /// Two rows have the same id, so a later run couldn't tell them apart.
-    #[error("rows {first} and {second} both have the id {id:?}; ids must be unique, rows without one are told apart by number")]
+    #[error(
+        "rows {first} and {second} both have the id {id:?}; ids must be unique, rows without one are told apart by number"
+    )]
     DuplicateId {
         /// The name.
         id: String,
@@ -74,13 +76,22 @@ pub(crate) async fn run(
     output: &mut dyn Write,
     stop: impl Future<Output = ()>,
 ) -> Result<Summary, RunError> {
-    let RunPlan { rules, done, answerer, concurrency, on_row } = plan;
+    let RunPlan {
+        rules,
+        done,
+        answerer,
+        concurrency,
+        on_row,
+    } = plan;
     let mut summary = Summary::default();
     let mut ids = Ids::default();
     let rows = lines
         .filter(|line| std::future::ready(line.as_ref().map_or(true, |line| !line.trim_ascii().is_empty())))
         .enumerate()
-        .map(|(index, line)| line.map(|line| rules.row(index as u64, &line)).map_err(RunError::Read))
+        .map(|(index, line)| {
+            line.map(|line| rules.row(index as u64, &line))
+                .map_err(RunError::Read)
+        })
         .map(|row| row.and_then(|row| ids.check(row)));
     let answers = rows
         .map(|row| async move {
@@ -152,7 +163,12 @@ impl Summary {
                 self.usage.completion_tokens += answer.usage.completion_tokens;
             }
             Err(error) if error.is_final() => self.failed += 1,
-            Err(error) => return Err(RunError::Engine { index: row.index, error: error.clone() }),
+            Err(error) => {
+                return Err(RunError::Engine {
+                    index: row.index,
+                    error: error.clone(),
+                });
+            }
         }
         Ok(())
     }
@@ -169,7 +185,11 @@ impl Ids {
         if let Some(id) = &row.id {
             let earlier = self.seen.range((id.clone(), 0)..=(id.clone(), u64::MAX)).next();
             if let Some((id, first)) = earlier {
-                return Err(RunError::DuplicateId { id: id.clone(), first: *first, second: row.index });
+                return Err(RunError::DuplicateId {
+                    id: id.clone(),
+                    first: *first,
+                    second: row.index,
+                });
             }
             self.seen.insert((id.clone(), row.index));
         }

@@ -23,7 +23,9 @@ pub(crate) struct Done {
 impl Done {
     /// True if the row needs no work: by its id if it has one, else by its number.
     pub(crate) fn contains(&self, row: &Row) -> bool {
-        row.id.as_ref().map_or_else(|| self.indexes.contains(&row.index), |id| self.ids.contains(id))
+        row.id
+            .as_ref()
+            .map_or_else(|| self.indexes.contains(&row.index), |id| self.ids.contains(id))
     }
 
     /// How many there are.
@@ -56,7 +58,9 @@ pub(crate) enum OutputError {
         source: std::io::Error,
     },
     /// The file has other content.
-    #[error("{path}, line {line}: not a row that `kvasir generate` wrote, so the file is left alone; give another --output, or --overwrite")]
+    #[error(
+        "{path}, line {line}: not a row that `kvasir generate` wrote, so the file is left alone; give another --output, or --overwrite"
+    )]
     Foreign {
         /// Which file.
         path: String,
@@ -71,7 +75,11 @@ pub(crate) enum OutputError {
 /// If the file can't be opened, or isn't an output of this command.
 pub(crate) fn open(path: &Path, overwrite: bool) -> Result<(File, Done), OutputError> {
     let io = |operation| {
-        move |source| OutputError::Io { operation, path: path.display().to_string(), source }
+        move |source| OutputError::Io {
+            operation,
+            path: path.display().to_string(),
+            source,
+        }
     };
     let mut file = File::options()
         .read(true)
@@ -95,13 +103,20 @@ fn scan(mut reader: impl BufRead, path: &str) -> Result<(Done, u64), OutputError
         line.clear();
         let count = reader
             .read_until(b'\n', &mut line)
-            .map_err(|source| OutputError::Io { operation: "read", path: path.to_owned(), source })?;
+            .map_err(|source| OutputError::Io {
+                operation: "read",
+                path: path.to_owned(),
+                source,
+            })?;
         if line.last() != Some(&b'\n') {
             break;
         }
         let known = serde_json::from_slice::<Value>(&line).is_ok_and(|value| done.add(&value));
         if !known {
-            return Err(OutputError::Foreign { path: path.to_owned(), line: number });
+            return Err(OutputError::Foreign {
+                path: path.to_owned(),
+                line: number,
+            });
         }
         valid_bytes += count as u64;
     }
@@ -133,7 +148,8 @@ fn row_json(row: &Row, answer: &Result<Answer, AnswerError>) -> Value {
         Ok(answer) => {
             let first = answer.choices.first();
             line["text"] = first.map_or(Value::Null, |choice| Value::from(choice.text.as_str()));
-            line["finish_reason"] = first.map_or(Value::Null, |choice| Value::from(choice.finish_reason.as_str()));
+            line["finish_reason"] =
+                first.map_or(Value::Null, |choice| Value::from(choice.finish_reason.as_str()));
             if answer.choices.len() > 1 || first.is_some_and(|choice| choice.logprobs.is_some()) {
                 line["choices"] = json!(answer.choices);
             }

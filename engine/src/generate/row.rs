@@ -43,13 +43,25 @@ impl RowRules {
     pub(crate) fn row(&self, index: u64, line: &[u8]) -> Row {
         if line.len() > MAX_LINE_BYTES {
             let message = format!("the row is longer than {MAX_LINE_BYTES} bytes");
-            return Row { index, id: None, request: Err(AnswerError::invalid("row", message)) };
+            return Row {
+                index,
+                id: None,
+                request: Err(AnswerError::invalid("row", message)),
+            };
         }
         let Ok(text) = std::str::from_utf8(line) else {
-            return Row { index, id: None, request: Err(AnswerError::invalid("row", "the row isn't UTF-8")) };
+            return Row {
+                index,
+                id: None,
+                request: Err(AnswerError::invalid("row", "the row isn't UTF-8")),
+            };
         };
         match self.format {
-            Format::Text => Row { index, id: None, request: Ok(self.plain(text)) },
+            Format::Text => Row {
+                index,
+                id: None,
+                request: Ok(self.plain(text)),
+            },
             Format::Jsonl => self.json_row(index, text),
         }
     }
@@ -63,21 +75,48 @@ impl RowRules {
     fn json_row(&self, index: u64, text: &str) -> Row {
         let mut object = match serde_json::from_str::<Value>(text) {
             Ok(Value::Object(object)) => object,
-            Ok(Value::String(prompt)) => return Row { index, id: None, request: Ok(self.plain(&prompt)) },
+            Ok(Value::String(prompt)) => {
+                return Row {
+                    index,
+                    id: None,
+                    request: Ok(self.plain(&prompt)),
+                };
+            }
             Ok(_) => {
-                let error = AnswerError::invalid("row", "a row must be an object with prompt or messages, or a string");
-                return Row { index, id: None, request: Err(error) };
+                let error = AnswerError::invalid(
+                    "row",
+                    "a row must be an object with prompt or messages, or a string",
+                );
+                return Row {
+                    index,
+                    id: None,
+                    request: Err(error),
+                };
             }
             Err(error) => {
                 let message = format!("the row isn't valid JSON: {error}");
-                return Row { index, id: None, request: Err(AnswerError::invalid("row", message)) };
+                return Row {
+                    index,
+                    id: None,
+                    request: Err(AnswerError::invalid("row", message)),
+                };
             }
         };
         let id = match take_id(&mut object) {
             Ok(id) => id,
-            Err(error) => return Row { index, id: None, request: Err(error) },
+            Err(error) => {
+                return Row {
+                    index,
+                    id: None,
+                    request: Err(error),
+                };
+            }
         };
-        Row { index, id, request: self.request(object) }
+        Row {
+            index,
+            id,
+            request: self.request(object),
+        }
     }
 
     fn request(&self, mut object: Map<String, Value>) -> Result<AnswerRequest, AnswerError> {
@@ -88,11 +127,20 @@ impl RowRules {
             };
             object = body;
         }
-        if object.get("stream").is_some_and(|stream| stream != &Value::Bool(false)) {
-            return Err(AnswerError::invalid("stream", "stream can't be honoured: answers are written whole"));
+        if object
+            .get("stream")
+            .is_some_and(|stream| stream != &Value::Bool(false))
+        {
+            return Err(AnswerError::invalid(
+                "stream",
+                "stream can't be honoured: answers are written whole",
+            ));
         }
         match (object.contains_key("messages"), object.contains_key("prompt")) {
-            (true, true) => Err(AnswerError::invalid("prompt", "a row has prompt or messages, not both")),
+            (true, true) => Err(AnswerError::invalid(
+                "prompt",
+                "a row has prompt or messages, not both",
+            )),
             (false, false) => Err(AnswerError::invalid("prompt", "a row needs prompt or messages")),
             _ => Ok(self.with_defaults(object)),
         }
@@ -103,7 +151,10 @@ impl RowRules {
             && let Some(prompt) = body.get("prompt").filter(|prompt| prompt.is_string()).cloned()
         {
             body.remove("prompt");
-            body.insert("messages".to_owned(), serde_json::json!([{"role": "user", "content": prompt}]));
+            body.insert(
+                "messages".to_owned(),
+                serde_json::json!([{"role": "user", "content": prompt}]),
+            );
         }
         for (name, value) in &self.defaults {
             let has_alias = name == "max_tokens" && body.contains_key("max_completion_tokens");
@@ -111,7 +162,11 @@ impl RowRules {
                 body.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
-        let route = if body.contains_key("messages") { Route::Chat } else { Route::Completion };
+        let route = if body.contains_key("messages") {
+            Route::Chat
+        } else {
+            Route::Completion
+        };
         AnswerRequest { route, body }
     }
 }
@@ -132,8 +187,14 @@ mod tests {
     use super::*;
 
     fn rules(format: Format) -> RowRules {
-        let Value::Object(defaults) = json!({"max_tokens": 5, "temperature": 0}) else { unreachable!() };
-        RowRules { format, as_chat: false, defaults }
+        let Value::Object(defaults) = json!({"max_tokens": 5, "temperature": 0}) else {
+            unreachable!()
+        };
+        RowRules {
+            format,
+            as_chat: false,
+            defaults,
+        }
     }
 
     fn request(line: &str) -> Result<AnswerRequest, AnswerError> {
@@ -144,7 +205,10 @@ mod tests {
     fn fields_of_a_row_win_over_flags() {
         let asked = request(r#"{"prompt": "a", "max_tokens": 9}"#).unwrap();
         assert_eq!(asked.route, Route::Completion);
-        assert_eq!(Value::Object(asked.body), json!({"prompt": "a", "max_tokens": 9, "temperature": 0}));
+        assert_eq!(
+            Value::Object(asked.body),
+            json!({"prompt": "a", "max_tokens": 9, "temperature": 0})
+        );
         let asked = request(r#"{"messages": [], "max_completion_tokens": 9}"#).unwrap();
         assert_eq!(asked.route, Route::Chat);
         assert!(!asked.body.contains_key("max_tokens"));

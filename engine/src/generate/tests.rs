@@ -26,14 +26,21 @@ impl Answerer for Shouter {
         self.asked.lock().unwrap().push(prompt.clone());
         match prompt.as_str() {
             "bad" => Err(AnswerError::invalid("prompt", "bad")),
-            "crash" => Err(AnswerError { message: "gone".into(), status: 503, param: None }),
+            "crash" => Err(AnswerError {
+                message: "gone".into(),
+                status: 503,
+                param: None,
+            }),
             _ => Ok(Answer {
                 choices: vec![AnswerChoice {
                     text: prompt.to_uppercase(),
                     finish_reason: "stop".into(),
                     logprobs: None,
                 }],
-                usage: TokenUsage { prompt_tokens: 1, completion_tokens: 2 },
+                usage: TokenUsage {
+                    prompt_tokens: 1,
+                    completion_tokens: 2,
+                },
             }),
         }
     }
@@ -53,20 +60,40 @@ struct Run {
 fn run_over(path: &Path, input: &str, concurrency: usize) -> Run {
     let shouter = Shouter::default();
     let (mut file, done) = open_output(path, false).unwrap();
-    let rules = RowRules { format: Format::Jsonl, as_chat: false, defaults: Map::new() };
-    let plan =
-        RunPlan { rules: &rules, done: &done, answerer: &shouter, concurrency, on_row: &|_: &Summary| {} };
-    let lines: Vec<std::io::Result<Vec<u8>>> = input.lines().map(|line| Ok(line.as_bytes().to_vec())).collect();
+    let rules = RowRules {
+        format: Format::Jsonl,
+        as_chat: false,
+        defaults: Map::new(),
+    };
+    let plan = RunPlan {
+        rules: &rules,
+        done: &done,
+        answerer: &shouter,
+        concurrency,
+        on_row: &|_: &Summary| {},
+    };
+    let lines: Vec<std::io::Result<Vec<u8>>> =
+        input.lines().map(|line| Ok(line.as_bytes().to_vec())).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let result =
-        runtime.block_on(run(futures::stream::iter(lines), plan, &mut file, std::future::pending::<()>()));
+    let result = runtime.block_on(run(
+        futures::stream::iter(lines),
+        plan,
+        &mut file,
+        std::future::pending::<()>(),
+    ));
     assert!(shouter.most_running.load(Ordering::SeqCst) <= concurrency);
-    Run { result, output: std::fs::read(path).unwrap(), asked: shouter.asked.into_inner().unwrap() }
+    Run {
+        result,
+        output: std::fs::read(path).unwrap(),
+        asked: shouter.asked.into_inner().unwrap(),
+    }
 }
 
 fn rows(output: &[u8]) -> Vec<Value> {
-    let mut rows: Vec<Value> =
-        output.split_inclusive(|byte| *byte == b'\n').map(|line| serde_json::from_slice(line).unwrap()).collect();
+    let mut rows: Vec<Value> = output
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
     rows.sort_by_key(|row| row["index"].as_u64());
     rows
 }
@@ -79,7 +106,8 @@ fn temporary() -> (tempfile::TempDir, std::path::PathBuf) {
     (folder, path)
 }
 
-const THREE: &str = "{\"id\": \"a\", \"prompt\": \"one\"}\n\n{\"prompt\": \"two\"}\n{\"id\": 7, \"prompt\": \"three\"}\n";
+const THREE: &str =
+    "{\"id\": \"a\", \"prompt\": \"one\"}\n\n{\"prompt\": \"two\"}\n{\"id\": 7, \"prompt\": \"three\"}\n";
 
 #[test]
 fn every_row_is_answered_under_its_id_and_number() {
@@ -116,16 +144,27 @@ fn run_killed_at_any_byte_is_completed_to_the_same_rows() {
         let resumed = run_over(&path, THREE, 1);
         assert_eq!(resumed.output, whole, "killed after {kept} bytes");
         let finished_before = whole[..kept].iter().filter(|byte| **byte == b'\n').count();
-        assert_eq!(resumed.asked.len(), 3 - finished_before, "killed after {kept} bytes");
+        assert_eq!(
+            resumed.asked.len(),
+            3 - finished_before,
+            "killed after {kept} bytes"
+        );
     }
 }
 
 #[test]
 fn rows_at_fault_become_error_lines_and_the_rest_is_answered() {
     let (_folder, path) = temporary();
-    let run = run_over(&path, "{\"prompt\": \"bad\"}\n{broken\n{\"prompt\": \"two\"}\n", 4);
+    let run = run_over(
+        &path,
+        "{\"prompt\": \"bad\"}\n{broken\n{\"prompt\": \"two\"}\n",
+        4,
+    );
     let rows = rows(&run.output);
-    assert_eq!(rows[0]["error"], json!({"message": "bad", "param": "prompt", "code": 400}));
+    assert_eq!(
+        rows[0]["error"],
+        json!({"message": "bad", "param": "prompt", "code": 400})
+    );
     assert_eq!(rows[1]["error"]["param"], "row");
     assert_eq!(rows[2]["text"], "TWO");
     let summary = run.result.unwrap();
@@ -144,8 +183,19 @@ fn failing_engine_ends_the_run_without_marking_its_row_done() {
 #[test]
 fn duplicate_ids_are_refused() {
     let (_folder, path) = temporary();
-    let run = run_over(&path, "{\"id\": \"a\", \"prompt\": \"x\"}\n{\"id\": \"a\", \"prompt\": \"y\"}\n", 1);
-    assert!(matches!(run.result, Err(RunError::DuplicateId { first: 0, second: 1, .. })));
+    let run = run_over(
+        &path,
+        "{\"id\": \"a\", \"prompt\": \"x\"}\n{\"id\": \"a\", \"prompt\": \"y\"}\n",
+        1,
+    );
+    assert!(matches!(
+        run.result,
+        Err(RunError::DuplicateId {
+            first: 0,
+            second: 1,
+            ..
+        })
+    ));
 }
 
 #[test]
@@ -165,11 +215,23 @@ fn stopped_run_keeps_what_is_written() {
     let (_folder, path) = temporary();
     let (mut file, done) = open_output(&path, false).unwrap();
     let shouter = Shouter::default();
-    let rules = RowRules { format: Format::Text, as_chat: false, defaults: Map::new() };
-    let plan = RunPlan { rules: &rules, done: &done, answerer: &shouter, concurrency: 1, on_row: &|_: &Summary| {} };
+    let rules = RowRules {
+        format: Format::Text,
+        as_chat: false,
+        defaults: Map::new(),
+    };
+    let plan = RunPlan {
+        rules: &rules,
+        done: &done,
+        answerer: &shouter,
+        concurrency: 1,
+        on_row: &|_: &Summary| {},
+    };
     let lines = futures::stream::iter([Ok(b"one".to_vec())]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let summary = runtime.block_on(run(lines, plan, &mut file, std::future::ready(()))).unwrap();
+    let summary = runtime
+        .block_on(run(lines, plan, &mut file, std::future::ready(())))
+        .unwrap();
     assert!(summary.interrupted);
 }
 
@@ -207,10 +269,16 @@ fn format_follows_name_then_first_character() {
 #[test]
 fn prompts_of_the_command_line_may_hold_line_breaks() {
     let input = Input::of_prompts(vec!["a\nb".into(), "{".into()]);
-    let rules = RowRules { format: input.format, as_chat: false, defaults: Map::new() };
+    let rules = RowRules {
+        format: input.format,
+        as_chat: false,
+        defaults: Map::new(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let lines: Vec<Vec<u8>> = runtime.block_on(input.into_lines().map(Result::unwrap).collect());
-    let prompts: Vec<Value> =
-        lines.iter().map(|line| rules.row(0, line).request.unwrap().body["prompt"].clone()).collect();
+    let prompts: Vec<Value> = lines
+        .iter()
+        .map(|line| rules.row(0, line).request.unwrap().body["prompt"].clone())
+        .collect();
     assert_eq!(prompts, [json!("a\nb"), json!("{")]);
 }

@@ -1,0 +1,133 @@
+//! `kvasir models`: what is in the cache.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use kvasir_config::{ByteCount, ProcessConfig};
+use serde_json::json;
+
+use super::say;
+use crate::exit::Failure;
+use crate::fetch::{self, CachedModel, FetchOptions};
+use crate::logging;
+use crate::progress::{Bars, Watcher};
+
+/// What to do with which model.
+#[derive(Debug, Args)]
+pub(crate) struct ModelsArgs {
+    #[command(subcommand)]
+    command: ModelsCommand,
+    /// Folder that fetched models are kept in [default: KVASIR_CACHE, else the user's cache folder]
+    #[arg(long, global = true, value_name = "DIR")]
+    model_cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ModelsCommand {
+    /// List the models in the cache
+    #[command(visible_alias = "ls")]
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fetch a model into the cache
+    Pull {
+        /// Hugging Face repository as org/name[@revision][:quant or :file.gguf] [default: SmolLM2-135M-Instruct]
+        model: Option<String>,
+    },
+    /// Remove a model from the cache
+    #[command(visible_alias = "remove")]
+    Rm {
+        /// Name as `kvasir models list` shows it
+        #[arg(required = true)]
+        models: Vec<String>,
+    },
+    /// Print the path of a model, fetching it if need be
+    Path {
+        /// A name, as for `kvasir serve` [default: SmolLM2-135M-Instruct]
+        model: Option<String>,
+    },
+}
+
+pub(crate) fn run(args: ModelsArgs) -> Result<(), Failure> {
+    logging::start(&ProcessConfig::default());
+    let options = FetchOptions::from_env(args.model_cache).map_err(|error| Failure::failed(&error))?;
+    match args.command {
+        ModelsCommand::List { json } => list(&options, json),
+        ModelsCommand::Pull { model } => {
+            let local = resolve(model.as_deref(), &options)?;
+            say(&format!("{} is in {}", local.name, local.path.display()));
+            Ok(())
+        }
+        ModelsCommand::Rm { models } => remove(&models, &options),
+        ModelsCommand::Path { model } => {
+            let local = resolve(model.as_deref(), &options)?;
+            print(&format!("{}\n", local.path.display()))
+        }
+    }
+}
+
+fn resolve(model: Option<&str>, options: &FetchOptions) -> Result<fetch::LocalModel, Failure> {
+    let bars = Bars::default();
+    let on_event = |event: &fetch::FetchEvent<'_>| bars.on_fetch(event);
+    fetch::resolve(model, options, &on_event).map_err(|error| Failure::failed(&error))
+}
+
+fn list(options: &FetchOptions, is_json: bool) -> Result<(), Failure> {
+    let models = fetch::list(options).map_err(|error| Failure::failed(&error))?;
+    if is_json {
+        let rows: Vec<_> = models
+            .iter()
+            .map(|model| json!({ "name": model.name, "path": model.path, "bytes": model.bytes }))
+            .collect();
+        return print(&format!("{}\n", json!(rows)));
+    }
+    if models.is_empty() {
+        say("no models in the cache; `kvasir models pull` fetches the default one");
+        return Ok(());
+    }
+    print(&table(&models))
+}
+
+fn table(models: &[CachedModel]) -> String {
+    let width = models
+        .iter()
+        .map(|model| model.name.len())
+        .max()
+        .unwrap_or(0)
+        .max("NAME".len());
+    let mut text = format!("{:width$}  {:>10}  PATH\n", "NAME", "SIZE");
+    for model in models {
+        let size = ByteCount(model.bytes).to_string();
+        text.push_str(&format!(
+            "{:width$}  {size:>10}  {}\n",
+            model.name,
+            model.path.display()
+        ));
+    }
+    text
+}
+
+fn remove(names: &[String], options: &FetchOptions) -> Result<(), Failure> {
+    for name in names {
+        let removed = fetch::remove(name, options).map_err(|error| Failure::failed(&error))?;
+        say(&format!(
+            "removed {} ({})",
+            removed.name,
+            ByteCount(removed.bytes)
+        ));
+    }
+    Ok(())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read has enough, as `head` does.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("can't write: {error}")))
+        }
+        _ => Ok(()),
+    }
+}

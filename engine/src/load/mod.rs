@@ -1,0 +1,204 @@
+//! From a model's name to a running engine: fetch, map, check, size, load, start.
+//!
+//! Sizes that nobody chose are decided in [`sizes`] and written back into the configuration with their reason, so that the
+//! report at start says what really holds. Nothing here waits for the network unless the model isn't local.
+
+mod assets;
+mod error;
+mod sizes;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use kvasir_backend::KvDType;
+use kvasir_backend_cpu::{CpuBackend, CpuOptions};
+use kvasir_client::types::ModelInfo;
+use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig};
+use kvasir_engine_core::SchedulerConfig;
+use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
+use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
+use kvasir_weights::Checkpoint;
+
+pub use error::LoadError;
+
+use crate::fetch::{self, FetchOptions, LocalModel};
+use crate::memory::MemoryLimit;
+use crate::progress::Watcher;
+use sizes::{Facts, Sizes};
+
+/// More alternatives per token than this would be answers of megabytes.
+const MAX_ALTERNATIVES: u32 = 1 << 10;
+
+/// Loads the model that the configuration names and starts its engine. Blocks: call it beside async threads.
+///
+/// Values that follow from the model and the machine are written into `model` and `engine`.
+///
+/// # Errors
+/// If the model can't be had, read or run, or the configuration doesn't fit it.
+pub(crate) fn start_engine(
+    model: &mut ModelConfig,
+    engine: &mut EngineConfig,
+    watcher: &dyn Watcher,
+) -> Result<Engine, LoadError> {
+    let local = find(model, watcher)?;
+    let checkpoint = Checkpoint::open(&local.path).map_err(LoadError::Weights)?;
+    let description = ModelDescription::from_checkpoint(&checkpoint).map_err(LoadError::Model)?;
+    sizes::check_dtype(model)?;
+    let assets = assets::of_checkpoint(&checkpoint, model)?;
+    let kv_dtype = kv_dtype(engine, &description);
+    let sizes = decide_sizes(model, engine, &checkpoint, &description, kv_dtype)?;
+    let backend = CpuBackend::new(CpuOptions {
+        threads: sizes.threads as usize,
+        isa: None,
+    })
+    .map_err(LoadError::Backend)?;
+    let digest = checkpoint.digest();
+    let info = ModelInfo {
+        weights_digest: digest.to_string(),
+        details: details(&description, &backend, kv_dtype),
+        ..model_info(&local, &checkpoint, &description)
+    };
+    let mut on_progress =
+        |progress: LoadProgress| watcher.on_weights(&local.name, progress.done_bytes, progress.total_bytes);
+    let options = LoadOptions {
+        max_num_tokens: engine.max_num_batched_tokens.value.get() as usize,
+        max_model_len: sizes.max_model_len as usize,
+        kv: KvOptions {
+            block_size: engine.block_size.value.get() as usize,
+            num_blocks: sizes.num_blocks as usize,
+            dtype: Some(kv_dtype),
+        },
+        progress: Some(&mut on_progress),
+    };
+    let executor =
+        kvasir_model::load(backend, &checkpoint, description, options).map_err(LoadError::Model)?;
+    Engine::start(EngineSetup {
+        executor: Box::new(executor),
+        scheduler: scheduler(engine, &sizes),
+        model: info,
+        assets,
+        cache: CacheParts {
+            weights_digest: digest.as_bytes().to_vec(),
+            weights_version: 0,
+            kv_dtype: kv_dtype_name(kv_dtype).to_owned(),
+        },
+        limits: ServiceLimits {
+            max_logprobs: model.max_logprobs.value.min(MAX_ALTERNATIVES),
+            // A CPU has nothing to set up that the first request couldn't wait for.
+            max_warmup_tokens: 1,
+            ..ServiceLimits::default()
+        },
+    })
+    .map_err(LoadError::Service)
+}
+
+fn find(model: &mut ModelConfig, watcher: &dyn Watcher) -> Result<LocalModel, LoadError> {
+    let options = FetchOptions::from_env(model.model_cache.value.clone()).map_err(LoadError::Fetch)?;
+    let name = model.model.value.as_deref();
+    let on_event = |event: &fetch::FetchEvent<'_>| watcher.on_fetch(event);
+    let local = fetch::resolve(name, &options, &on_event).map_err(LoadError::Fetch)?;
+    if model.model.value.is_none() {
+        model.model.derive(Some(local.name.clone()), "the default model");
+    }
+    Ok(local)
+}
+
+fn kv_dtype(engine: &mut EngineConfig, description: &ModelDescription) -> KvDType {
+    match engine.kv_cache_dtype.value {
+        KvCacheDtype::Float32 => KvDType::F32,
+        KvCacheDtype::Float16 => KvDType::F16,
+        KvCacheDtype::Bfloat16 => KvDType::Bf16,
+        KvCacheDtype::Auto => {
+            let word = match description.kv_dtype {
+                KvDType::F32 => KvCacheDtype::Float32,
+                KvDType::F16 => KvCacheDtype::Float16,
+                KvDType::Bf16 => KvCacheDtype::Bfloat16,
+            };
+            engine.kv_cache_dtype.derive(word, "the precision of the weights");
+            description.kv_dtype
+        }
+    }
+}
+
+fn kv_dtype_name(dtype: KvDType) -> &'static str {
+    match dtype {
+        KvDType::F32 => "float32",
+        KvDType::F16 => "float16",
+        KvDType::Bf16 => "bfloat16",
+    }
+}
+
+fn decide_sizes(
+    model: &mut ModelConfig,
+    engine: &mut EngineConfig,
+    checkpoint: &Checkpoint,
+    description: &ModelDescription,
+    kv_dtype: KvDType,
+) -> Result<Sizes, LoadError> {
+    let block_size = engine.block_size.value.get() as usize;
+    let facts = Facts {
+        max_positions: u32::try_from(description.max_positions).unwrap_or(u32::MAX),
+        block_bytes: kv_block_bytes(description, block_size, kv_dtype) as u64,
+        weight_bytes: checkpoint.total_bytes(),
+        memory: MemoryLimit::of_this_process(),
+        // The standard library reads the CPU quota of both kinds of cgroups, and the affinity mask.
+        cpus: std::thread::available_parallelism()
+            .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
+    };
+    sizes::decide(model, engine, &facts)
+}
+
+fn scheduler(engine: &EngineConfig, sizes: &Sizes) -> SchedulerConfig {
+    let max_num_seqs = engine.max_num_seqs.value.get();
+    SchedulerConfig {
+        max_num_batched_tokens: engine.max_num_batched_tokens.value.get(),
+        max_num_seqs,
+        max_num_active_seqs: engine
+            .max_num_active_seqs
+            .value
+            .map_or(max_num_seqs, std::num::NonZero::get),
+        max_model_len: sizes.max_model_len,
+        block_size: engine.block_size.value.get(),
+        num_blocks: sizes.num_blocks,
+        enable_prefix_caching: engine.enable_prefix_caching.value,
+        long_prefill_token_threshold: engine.long_prefill_token_threshold.value,
+        max_num_queued_reqs: engine.max_num_queued_reqs.value,
+        max_num_queued_tokens: engine.max_num_queued_tokens.value.0,
+    }
+}
+
+/// What is served; what follows from the scheduler's configuration is filled in by the service.
+fn model_info(local: &LocalModel, checkpoint: &Checkpoint, description: &ModelDescription) -> ModelInfo {
+    ModelInfo {
+        model: local.name.clone(),
+        architecture: format!("{:?}", description.architecture).to_lowercase(),
+        vocab_size: u32::try_from(description.vocab_size).unwrap_or(u32::MAX),
+        num_parameters: checkpoint.num_parameters(),
+        dtype: checkpoint.main_dtype().to_string(),
+        ..ModelInfo::default()
+    }
+}
+
+/// Constants of this engine that clients may see.
+fn details(
+    description: &ModelDescription,
+    backend: &CpuBackend,
+    kv_dtype: KvDType,
+) -> HashMap<String, String> {
+    [
+        ("backend", backend.describe()),
+        ("kv_cache_dtype", kv_dtype_name(kv_dtype).to_owned()),
+        ("num_layers", description.num_layers.to_string()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+/// Reads a file that a model or its configuration needs.
+fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+    std::fs::read(path).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
