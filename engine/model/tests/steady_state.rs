@@ -51,6 +51,8 @@ static ALLOCATOR: Counting = Counting;
 const NUM_SEQS: u64 = 4;
 const BLOCKS_PER_SEQ: u32 = 8;
 
+// Lints know helpers of tests by this attribute only.
+#[cfg(test)]
 fn model() -> Model<CpuBackend> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../e2e/golden/models/gguf-q4_1-untied");
     let checkpoint = Checkpoint::open(&folder).unwrap();
