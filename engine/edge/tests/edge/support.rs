@@ -50,7 +50,7 @@ pub(crate) enum Event {
 }
 
 pub(crate) struct FakeEngine {
-    script: Mutex<Script>,
+    script: Script,
     pub(crate) load: Mutex<Result<LoadReport, Error>>,
     log: Arc<Mutex<Vec<Event>>>,
     requests: Mutex<Vec<GenerateRequest>>,
@@ -67,7 +67,7 @@ impl FakeEngine {
 
     pub(crate) fn with_context(script: Script, max_model_len: u32) -> Arc<Self> {
         Arc::new(Self {
-            script: Mutex::new(script),
+            script,
             load: Mutex::new(Ok(LoadReport::default())),
             log: Arc::default(),
             requests: Mutex::default(),
@@ -94,10 +94,6 @@ impl FakeEngine {
 
     pub(crate) fn requests(&self) -> Vec<GenerateRequest> {
         self.requests.lock().unwrap().clone()
-    }
-
-    pub(crate) fn set_script(&self, script: Script) {
-        *self.script.lock().unwrap() = script;
     }
 
     /// Waits until no request is in the engine.
@@ -160,8 +156,7 @@ impl EngineClient for FakeEngine {
             .lock()
             .unwrap()
             .push(Event::Generate(request.request_id.clone()));
-        let script = self.script.lock().unwrap().clone();
-        let outputs: OutputStream = match script {
+        let outputs: OutputStream = match self.script.clone() {
             Script::Refuse(code, message) => {
                 return Err(Error {
                     code: code.into(),
