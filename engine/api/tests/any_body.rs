@@ -1,5 +1,7 @@
 //! Whatever the body is: parsing ends, without a panic, in a value within its ranges or in a bounded 400.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper fails its test")]
+
 use kvasir_api::{
     ApiError, ChatRequest, Common, CompletionRequest, Context, DetokenizeRequest, Limits, Sampling,
     SamplingDefaults, TokenizeRequest,

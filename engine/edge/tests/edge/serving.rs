@@ -245,7 +245,7 @@ async fn broken_and_oversized_requests_do_no_harm() {
         ..EdgeConfig::default()
     };
     let server = serve(&FakeEngine::new(Script::Hang), config).await;
-    let many_headers: String = (0..200).map(|i| format!("h{i}: x\r\n")).collect();
+    let many_headers = "h: x\r\n".repeat(200);
     for (request, status) in [
         ("\0\0\0\0\r\n\r\n".to_owned(), "HTTP/1.1 400"),
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), "HTTP/1.1 400"),
