@@ -14,7 +14,7 @@ pub type PieceStream = Pin<Box<dyn Stream<Item = Result<Piece, AnswerError>> + S
 
 /// Something that answers requests.
 #[async_trait]
-pub trait Answerer: Send + Sync {
+pub(crate) trait Answerer: Send + Sync {
     /// The whole answer.
     ///
     /// # Errors
@@ -30,16 +30,16 @@ pub trait Answerer: Send + Sync {
 
 /// A request as it would be sent to a server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AnswerRequest {
+pub(crate) struct AnswerRequest {
     /// Which route's body it is.
-    pub route: Route,
+    pub(crate) route: Route,
     /// The body: `messages` or `prompt`, and sampling fields.
-    pub body: Map<String, Value>,
+    pub(crate) body: Map<String, Value>,
 }
 
 /// The route whose fields and rules apply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Route {
+pub(crate) enum Route {
     /// `/v1/chat/completions`: the chat template makes the prompt.
     Chat,
     /// `/v1/completions`: the prompt is what was given.

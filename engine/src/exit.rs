@@ -6,7 +6,7 @@ use kvasir_config::ConfigError;
 
 /// Why a command failed; [`Failure::exit_code`] is the table.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The configuration can't be used.
     #[error(transparent)]
     Configuration(#[from] ConfigError),
@@ -36,13 +36,13 @@ pub enum Failure {
 
 impl Failure {
     /// A failure with the whole chain of its causes.
-    pub fn failed(error: &dyn std::error::Error) -> Self {
+    pub(crate) fn failed(error: &dyn std::error::Error) -> Self {
         Self::Failed(chain(error))
     }
 
     /// The exit code: 64 bad configuration, 1 failed, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
     /// of `sysexits.h` (EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL).
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::Usage(_) => EXIT_CONFIGURATION,
             Self::Failed(_) => 1,

@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging. Libraries of others speak from `warn` upwards only. A second call has no effect.
-pub fn start(config: &ProcessConfig) {
+pub(crate) fn start(config: &ProcessConfig) {
     let level = match config.log_level.value {
         LogLevel::Trace => Level::TRACE,
         LogLevel::Debug => Level::DEBUG,

@@ -12,21 +12,21 @@ const UNLIMITED_BYTES: u64 = 1 << 60;
 
 /// The memory that a process may use.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct MemoryLimit {
+pub(crate) struct MemoryLimit {
     /// The smallest limit of its control groups, in bytes.
-    pub cgroup_bytes: Option<u64>,
+    pub(crate) cgroup_bytes: Option<u64>,
     /// What the machine can give without swapping, in bytes.
-    pub available_bytes: Option<u64>,
+    pub(crate) available_bytes: Option<u64>,
 }
 
 impl MemoryLimit {
     /// Reads the limits of this process; what can't be read is absent.
-    pub fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         Self::read(&|path| std::fs::read_to_string(path).ok())
     }
 
     /// Reads the limits through `read`, which gives the text of a file.
-    pub fn read(read: &dyn Fn(&Path) -> Option<String>) -> Self {
+    pub(crate) fn read(read: &dyn Fn(&Path) -> Option<String>) -> Self {
         let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
         let cgroup_bytes = memory_files(&groups)
             .iter()
@@ -41,7 +41,7 @@ impl MemoryLimit {
     }
 
     /// The smaller of both, with the words for where it came from.
-    pub fn smallest(self) -> Option<(u64, &'static str)> {
+    pub(crate) fn smallest(self) -> Option<(u64, &'static str)> {
         let cgroup = self
             .cgroup_bytes
             .map(|bytes| (bytes, "the cgroup's memory limit"));

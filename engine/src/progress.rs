@@ -73,8 +73,6 @@ impl Watcher for Bars {
             }
             FetchEvent::Waiting { file } => tracing::info!(file, "another process fetches it; waiting"),
             FetchEvent::Note(text) => tracing::info!("{text}"),
-            // Events that this version doesn't know show nothing.
-            _ => {}
         }
     }
 

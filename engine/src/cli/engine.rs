@@ -96,14 +96,12 @@ async fn run_until_stopped(
         timeout.as_secs_f64()
     );
     let mut draining = std::pin::pin!(engine.drain(timeout));
-    let remaining = loop {
-        tokio::select! {
-            remaining = &mut draining => break remaining,
-            // It only ends by itself if it fails; the requests are lost then.
-            ended = &mut serving => return ended.map_err(|error| Failure::failed(&error)),
-            message = engine.failed() => return Err(Failure::SchedulerCrashed(message)),
-            _ = signals.next() => return Err(Failure::SecondSignal),
-        }
+    let remaining = tokio::select! {
+        remaining = &mut draining => remaining,
+        // It only ends by itself if it fails; the requests are lost then.
+        ended = &mut serving => return ended.map_err(|error| Failure::failed(&error)),
+        message = engine.failed() => return Err(Failure::SchedulerCrashed(message)),
+        _ = signals.next() => return Err(Failure::SecondSignal),
     };
     stop.cancel();
     if remaining > 0 {

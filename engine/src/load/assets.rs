@@ -63,7 +63,7 @@ fn generation_config_path(source: &str) -> Option<PathBuf> {
 }
 
 fn vocab(gguf: &Gguf) -> Result<GgufVocab, WeightsError> {
-    let strings = |key: &str| {
+    let strings = |key: &str| -> Result<Vec<String>, WeightsError> {
         let array = gguf.get_str_array(key)?;
         Ok((0..array.len())
             .filter_map(|index| array.get(index))
