@@ -95,24 +95,15 @@ pub(crate) fn attend(
         kernels,
         pool,
         scratch,
-        attention_pieces: pieces,
-    } = backend;
-    list_pieces(
         pieces,
-        batch,
-        kv.layout.num_kv_heads(),
-        (QUERIES_PER_PIECE / group).max(1),
-    );
+    } = backend;
+    let rows_per_piece = (QUERIES_PER_PIECE / group).max(1);
+    list_pieces(pieces, batch, kv.layout.num_kv_heads(), rows_per_piece);
     let (width, head_dim) = (out.width(), kv.layout.head_dim());
     let out = SharedMut::new(out.values_mut());
     let attend = |worker: usize, piece: &AttentionPiece| {
-        let AttentionPiece {
-            seq,
-            row,
-            num_rows,
-            kv_head,
-        } = *piece;
-        let seq = batch.seqs[seq];
+        let (row, num_rows, kv_head) = (piece.row, piece.num_rows, piece.kv_head);
+        let seq = batch.seqs[piece.seq];
         let first_q = kv_head * group * head_dim;
         let task = AttentionTask {
             layout: kv.layout,
@@ -134,16 +125,8 @@ pub(crate) fn attend(
         };
         kernels.attention(task, &mut lock(&scratch[worker]).attention, &mut sink);
     };
-    let positions = batch
-        .seqs
-        .iter()
-        .map(|seq| seq.num_rows.saturating_mul(seq.first_position + seq.num_rows));
-    let products = positions.fold(0, usize::saturating_add).saturating_mul(2 * width);
-    let pieces_per_turn = if products <= FEW_PRODUCTS {
-        pieces.len().max(1)
-    } else {
-        1
-    };
+    let few = products(batch, width) <= FEW_PRODUCTS;
+    let pieces_per_turn = if few { pieces.len().max(1) } else { 1 };
     pool.run(
         operation,
         pieces.len().div_ceil(pieces_per_turn),
@@ -154,6 +137,13 @@ pub(crate) fn attend(
                 .for_each(|piece| attend(worker, piece));
         },
     )
+}
+
+/// Multiplications of a step's attention, at most.
+fn products(batch: &AttentionBatch<'_>, width: usize) -> usize {
+    let seqs = batch.seqs.iter();
+    let positions = seqs.map(|seq| seq.num_rows.saturating_mul(seq.first_position + seq.num_rows));
+    positions.fold(0, usize::saturating_add).saturating_mul(2 * width)
 }
 
 /// All pieces, the last rows first: they see the most positions, so the threads end together.

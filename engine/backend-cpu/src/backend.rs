@@ -54,7 +54,7 @@ pub struct CpuBackend {
     pub(crate) pool: Pool,
     /// One for each thread.
     pub(crate) scratch: Vec<Mutex<Scratch>>,
-    pub(crate) attention_pieces: Vec<AttentionPiece>,
+    pub(crate) pieces: Vec<AttentionPiece>,
 }
 
 /// A thread's working memory.
@@ -83,7 +83,7 @@ impl CpuBackend {
             kernels,
             pool,
             scratch,
-            attention_pieces: Vec::new(),
+            pieces: Vec::new(),
         })
     }
 

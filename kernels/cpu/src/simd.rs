@@ -17,7 +17,7 @@ pub(crate) trait Simd: Copy {
     /// Panels that the matmul micro kernel works on at once, so that 6 rows of accumulators fit the registers: 1 or 4.
     const TILE_PANELS: usize;
 
-    /// Rows up to which products go straight from packed weights to sums: 1, 2 or 4, as the registers allow.
+    /// Rows up to which products go straight from packed weights to sums: 1, 2, 4 or 8, as the registers allow.
     const DIRECT_ROWS: usize;
 
     /// Runs `task` compiled for this instruction set.

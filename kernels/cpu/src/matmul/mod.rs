@@ -111,6 +111,7 @@ impl Task for MatmulTask<'_> {
             1 => return direct::<S, 1>(s, weights, panels, x, sink),
             2 if const { S::DIRECT_ROWS >= 2 } => return direct::<S, 2>(s, weights, panels, x, sink),
             3 | 4 if const { S::DIRECT_ROWS >= 4 } => return direct::<S, 4>(s, weights, panels, x, sink),
+            5..=8 if const { S::DIRECT_ROWS >= 8 } => return direct::<S, 8>(s, weights, panels, x, sink),
             _ => {}
         }
         let mut first = panels.start;

@@ -38,7 +38,7 @@ impl Simd for Avx512 {
 
     // 24 accumulators, 4 weights and a broadcast of 32 registers.
     const TILE_PANELS: usize = 4;
-    const DIRECT_ROWS: usize = 4;
+    const DIRECT_ROWS: usize = 8;
 
     #[inline]
     fn vectorize<T: Task>(self, task: T) -> T::Output {
