@@ -134,14 +134,6 @@ fn plans_that_break_the_contract_are_refused() {
         |plan| plan.seqs[0].first_position = u32::MAX,
         "exceeds the model length 128",
     );
-    refused(
-        |plan| {
-            plan.blocks = (1..10).map(BlockId).collect();
-            plan.seqs[0].blocks = 0..9;
-            plan.seqs[0].first_position = 126;
-        },
-        "position 128 exceeds the model length 128",
-    );
     refused(|plan| plan.blocks[0] = BlockId(0), "block 0 is not one of 1..20");
     refused(
         |plan| plan.blocks[0] = BlockId(20),
@@ -181,6 +173,18 @@ fn reversed_ranges_are_refused() {
     refused(
         |plan| plan.seqs[0].blocks = 1..0,
         "its blocks lie outside the plan",
+    );
+}
+
+#[test]
+fn first_position_beyond_the_model_length_is_refused() {
+    refused(
+        |plan| {
+            plan.blocks = (1..10).map(BlockId).collect();
+            plan.seqs[0].blocks = 0..9;
+            plan.seqs[0].first_position = 126;
+        },
+        "position 128 exceeds the model length 128",
     );
 }
 
