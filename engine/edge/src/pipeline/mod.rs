@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use kvasir_api::{
     ApiError, Context, FinishReason, Limits, Sampling, SamplingDefaults, StopReason, Truncation,
 };
-use kvasir_client::EngineClient;
+use kvasir_client::{EngineClient, assets};
 use kvasir_client::types::{ModelInfo, TokenLogprobs};
 use kvasir_text::{DetokenizerOptions, Text, TextAssets};
 use tokio::sync::Semaphore;
@@ -152,14 +152,14 @@ impl Pipeline {
             .text_assets(&info.text_assets_digest)
             .await
             .map_err(EdgeError::TextAssets)?;
-        let assets = TextAssets::from_files(files);
-        let received = assets.digest();
+        let received = assets::digest(&files);
         if received != info.text_assets_digest {
             return Err(EdgeError::AssetsDigest {
                 announced: info.text_assets_digest,
                 received,
             });
         }
+        let assets = TextAssets::from_files(files);
         let text = tokio::task::spawn_blocking(move || Text::load(&assets))
             .await
             .map_err(EdgeError::LoadTask)?;

@@ -140,7 +140,7 @@ impl EngineClient for FakeEngine {
             block_size: 16,
             num_blocks: 64,
             max_logprobs: 20,
-            text_assets_digest: self.assets.digest(),
+            text_assets_digest: kvasir_client::assets::digest(self.assets.files()),
             weights_digest: "0123456789abcdef".to_owned(),
             ..ModelInfo::default()
         })
