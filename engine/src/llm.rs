@@ -196,9 +196,7 @@ impl Llm {
             seed,
             ..PipelineOptions::default()
         };
-        let pipeline = Pipeline::connect(engine.client(), pipeline_options)
-            .await
-            .map_err(LoadError::Edge)?;
+        let pipeline = Pipeline::connect(engine.client(), pipeline_options).await?;
         Ok(Self {
             engine,
             pipeline,
@@ -488,6 +486,7 @@ fn finish_reason(finish: Option<&Finish>) -> String {
     finish.map_or("error", |finish| finish.reason.as_str()).to_owned()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what map_err hands over")]
 fn refusal(error: ApiError) -> AnswerError {
     AnswerError {
         message: error.message().to_owned(),

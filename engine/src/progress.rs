@@ -95,18 +95,16 @@ fn bytes_bar(name: &str, total_bytes: u64) -> ProgressBar {
 
 /// A bar over rows: `generate [=====>    ] 12/100 rows 3.1/s 28s 410 tokens/s`.
 pub(crate) fn rows_bar(total: Option<u64>) -> ProgressBar {
-    match total {
-        Some(total) => bar(
+    if let Some(total) = total {
+        return bar(
             "generate",
             total,
             "{prefix} [{bar:30}] {pos}/{len} rows {per_sec} {eta} {msg}",
-        ),
-        None => {
-            let bar = ProgressBar::new_spinner();
-            bar.set_style(style("{spinner} {pos} rows {per_sec} {msg}"));
-            bar
-        }
+        );
     }
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(style("{spinner} {pos} rows {per_sec} {msg}"));
+    bar
 }
 
 fn bar(name: &str, total: u64, template: &str) -> ProgressBar {

@@ -1,5 +1,7 @@
 //! The command line as a person meets it, without a model.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! Whole processes over the real model: start, streams, signals, exit codes, chat and generate.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod support;
 
 use std::fs;
@@ -211,11 +213,10 @@ fn generate_equals_the_server_and_continues_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (input, output) = (path("in.jsonl"), path("out.jsonl"));
-    let rows: String = (0..20)
-        .map(|row| {
-            format!("{{\"id\": \"row-{row}\", \"prompt\": \"{row} plus one is\", \"max_tokens\": 6}}\n")
-        })
-        .collect();
+    let row = |row: u32| {
+        format!("{{\"id\": \"row-{row}\", \"prompt\": \"{row} plus one is\", \"max_tokens\": 6}}\n")
+    };
+    let rows = (0..20).map(row).collect::<Vec<_>>().concat();
     fs::write(
         &input,
         format!("{rows}{{\"id\": \"bad\", \"prompt\": \"a\", \"temperature\": 9}}\n"),
@@ -308,14 +309,25 @@ fn sequences_that_cannot_fit_are_refused_before_anything_is_loaded() {
 fn chat_talks_to_a_running_server() {
     let Some(model) = model() else { return };
     let server = serve(&model, &["--api-key", "a-key"]);
-    let arguments = ["chat", "--url", &server.target, "--temperature", "0", "--max-tokens", "24"];
+    let arguments = [
+        "chat",
+        "--url",
+        &server.target,
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "24",
+    ];
     let refused = run_with_input(&mut kvasir(&arguments), "Hello\n");
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     let with_key = [&arguments[..], &["--api-key", "a-key"]].concat();
     let ran = run_with_input(&mut kvasir(&with_key), "What is the capital of France?\n");
     assert!(ran.stdout.contains("Paris"), "{}{}", ran.stdout, ran.stderr);
     let local = ["chat", &model, "--temperature", "0", "--max-tokens", "24"];
-    assert_eq!(run_with_input(&mut kvasir(&local), "What is the capital of France?\n").stdout, ran.stdout);
+    assert_eq!(
+        run_with_input(&mut kvasir(&local), "What is the capital of France?\n").stdout,
+        ran.stdout
+    );
 }
 
 #[test]
@@ -330,7 +342,11 @@ fn unix_socket_serves_its_owner_and_goes_with_its_server() {
     let server = serve(&model, &["--uds", socket.to_str().unwrap()]);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let mut stream = UnixStream::connect(&socket).unwrap();
-    write!(stream, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -124,17 +124,16 @@ impl Lines for Terminal {
                 ". "
             };
             match self.editor.readline(prompt) {
-                Ok(line) => match line.strip_suffix('\\') {
-                    Some(begun) => {
+                Ok(line) => {
+                    if let Some(begun) = line.strip_suffix('\\') {
                         text.push_str(begun);
                         text.push('\n');
+                        continue;
                     }
-                    None => {
-                        text.push_str(&line);
-                        self.save_history();
-                        return Ok(Typed::Line(text));
-                    }
-                },
+                    text.push_str(&line);
+                    self.save_history();
+                    return Ok(Typed::Line(text));
+                }
                 Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupted(text.is_empty())),
                 Err(ReadlineError::Eof) => return Ok(Typed::End),
                 Err(ReadlineError::Io(error)) => return Err(error),

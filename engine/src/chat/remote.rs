@@ -44,7 +44,12 @@ impl Remote {
             .user_agent(concat!("kvasir/", env!("CARGO_PKG_VERSION")))
             .build();
         let base = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let mut remote = Self { agent: config.into(), base, key, model: String::new() };
+        let mut remote = Self {
+            agent: config.into(),
+            base,
+            key,
+            model: String::new(),
+        };
         let url = format!("{}/v1/models", remote.base);
         let mut request = remote.agent.get(&url);
         if let Some(key) = &remote.key {
@@ -53,7 +58,9 @@ impl Remote {
         let response = request.call().map_err(|error| unreachable(&url, &error))?;
         let models = json_body(response)?;
         let model = models["data"][0]["id"].as_str();
-        model.ok_or_else(|| failure(502, format!("{url} names no model")))?.clone_into(&mut remote.model);
+        model
+            .ok_or_else(|| failure(502, format!("{url} names no model")))?
+            .clone_into(&mut remote.model);
         Ok(remote)
     }
 
@@ -63,7 +70,12 @@ impl Remote {
     }
 
     /// Sends the request and hands its events to `sender` until either is gone. Blocks.
-    fn run(&self, body: &Map<String, Value>, route: Route, sender: &mpsc::Sender<Result<Piece, AnswerError>>) {
+    fn run(
+        &self,
+        body: &Map<String, Value>,
+        route: Route,
+        sender: &mpsc::Sender<Result<Piece, AnswerError>>,
+    ) {
         let lines = match self.open(body, route) {
             Ok(reader) => BufReader::new(reader),
             Err(error) => return drop(sender.blocking_send(Err(error))),
@@ -92,8 +104,14 @@ impl Remote {
             request = request.header("Authorization", format!("Bearer {key}"));
         }
         let body = Value::Object(body.clone()).to_string();
-        let response = request.send(body.as_bytes()).map_err(|error| unreachable(&url, &error))?;
-        if response.status().is_success() { Ok(response.into_body().into_reader()) } else { Err(refusal(response)) }
+        let response = request
+            .send(body.as_bytes())
+            .map_err(|error| unreachable(&url, &error))?;
+        if response.status().is_success() {
+            Ok(response.into_body().into_reader())
+        } else {
+            Err(refusal(response))
+        }
     }
 }
 
@@ -101,7 +119,11 @@ impl Remote {
 impl Answerer for Remote {
     async fn answer(&self, request: AnswerRequest) -> Result<Answer, AnswerError> {
         let mut pieces = self.stream(request).await?;
-        let mut choice = AnswerChoice { text: String::new(), finish_reason: "error".to_owned(), logprobs: None };
+        let mut choice = AnswerChoice {
+            text: String::new(),
+            finish_reason: "error".to_owned(),
+            logprobs: None,
+        };
         let mut usage = TokenUsage::default();
         while let Some(piece) = pieces.next().await {
             let piece = piece?;
@@ -109,7 +131,10 @@ impl Answerer for Remote {
             choice.finish_reason = piece.finish_reason.unwrap_or(choice.finish_reason);
             usage = piece.usage.unwrap_or(usage);
         }
-        Ok(Answer { choices: vec![choice], usage })
+        Ok(Answer {
+            choices: vec![choice],
+            usage,
+        })
     }
 
     async fn stream(&self, request: AnswerRequest) -> Result<PieceStream, AnswerError> {
@@ -135,7 +160,9 @@ impl<R: BufRead> Iterator for Lines<R> {
         let mut line = String::new();
         match self.0.by_ref().take(MAX_BYTES).read_line(&mut line) {
             Ok(0) => None,
-            Ok(count) if count as u64 == MAX_BYTES => Some(Err(std::io::Error::other("an event is too long"))),
+            Ok(count) if count as u64 == MAX_BYTES => {
+                Some(Err(std::io::Error::other("an event is too long")))
+            }
             Ok(_) => Some(Ok(line)),
             Err(error) => Some(Err(error)),
         }
@@ -149,17 +176,26 @@ fn event(line: &str) -> Option<Result<Piece, AnswerError>> {
         return None;
     }
     let Ok(event) = serde_json::from_str::<Value>(data) else {
-        return Some(Err(failure(502, "the server sent an event that isn't JSON".to_owned())));
+        return Some(Err(failure(
+            502,
+            "the server sent an event that isn't JSON".to_owned(),
+        )));
     };
     if event.get("error").is_some_and(|error| !error.is_null()) {
         return Some(Err(error_object(&event, 500)));
     }
     let choice = &event["choices"][0];
-    let text = choice["delta"]["content"].as_str().or_else(|| choice["text"].as_str()).unwrap_or_default();
-    let usage = event.get("usage").filter(|usage| !usage.is_null()).map(|usage| TokenUsage {
-        prompt_tokens: usage["prompt_tokens"].as_u64().unwrap_or(0),
-        completion_tokens: usage["completion_tokens"].as_u64().unwrap_or(0),
-    });
+    let text = choice["delta"]["content"]
+        .as_str()
+        .or_else(|| choice["text"].as_str())
+        .unwrap_or_default();
+    let usage = event
+        .get("usage")
+        .filter(|usage| !usage.is_null())
+        .map(|usage| TokenUsage {
+            prompt_tokens: usage["prompt_tokens"].as_u64().unwrap_or(0),
+            completion_tokens: usage["completion_tokens"].as_u64().unwrap_or(0),
+        });
     Some(Ok(Piece {
         text: text.to_owned(),
         finish_reason: choice["finish_reason"].as_str().map(ToOwned::to_owned),
@@ -172,7 +208,8 @@ fn json_body(response: ureq::http::Response<ureq::Body>) -> Result<Value, Answer
         return Err(refusal(response));
     }
     let reader = response.into_body().into_reader().take(MAX_BYTES);
-    serde_json::from_reader(reader).map_err(|error| failure(502, format!("the server's answer isn't JSON: {error}")))
+    serde_json::from_reader(reader)
+        .map_err(|error| failure(502, format!("the server's answer isn't JSON: {error}")))
 }
 
 fn refusal(response: ureq::http::Response<ureq::Body>) -> AnswerError {
@@ -187,9 +224,18 @@ fn refusal(response: ureq::http::Response<ureq::Body>) -> AnswerError {
 /// `{"error": {"message", "param", "code"}}`.
 fn error_object(body: &Value, status: u16) -> AnswerError {
     let error = &body["error"];
-    let message = error["message"].as_str().map_or_else(|| error.to_string(), ToOwned::to_owned);
-    let status = error["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(status);
-    AnswerError { message, status, param: error["param"].as_str().map(ToOwned::to_owned) }
+    let message = error["message"]
+        .as_str()
+        .map_or_else(|| error.to_string(), ToOwned::to_owned);
+    let status = error["code"]
+        .as_u64()
+        .and_then(|code| u16::try_from(code).ok())
+        .unwrap_or(status);
+    AnswerError {
+        message,
+        status,
+        param: error["param"].as_str().map(ToOwned::to_owned),
+    }
 }
 
 fn unreachable(url: &str, error: &ureq::Error) -> AnswerError {
@@ -197,7 +243,11 @@ fn unreachable(url: &str, error: &ureq::Error) -> AnswerError {
 }
 
 fn failure(status: u16, message: String) -> AnswerError {
-    AnswerError { message, status, param: None }
+    AnswerError {
+        message,
+        status,
+        param: None,
+    }
 }
 
 #[cfg(test)]
@@ -207,10 +257,28 @@ mod tests {
     #[test]
     fn events_of_both_routes_are_read() {
         let chat = event(r#"data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}]}"#);
-        assert_eq!(chat, Some(Ok(Piece { text: "a".into(), ..Piece::default() })));
-        let last = event(r#"data:{"choices":[{"text":"b","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#);
-        let usage = Some(TokenUsage { prompt_tokens: 1, completion_tokens: 2 });
-        assert_eq!(last, Some(Ok(Piece { text: "b".into(), finish_reason: Some("stop".into()), usage })));
+        assert_eq!(
+            chat,
+            Some(Ok(Piece {
+                text: "a".into(),
+                ..Piece::default()
+            }))
+        );
+        let last = event(
+            r#"data:{"choices":[{"text":"b","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#,
+        );
+        let usage = Some(TokenUsage {
+            prompt_tokens: 1,
+            completion_tokens: 2,
+        });
+        assert_eq!(
+            last,
+            Some(Ok(Piece {
+                text: "b".into(),
+                finish_reason: Some("stop".into()),
+                usage
+            }))
+        );
         for silent in ["", ": keep-alive", "data: [DONE]", "event: x"] {
             assert_eq!(event(silent), None, "{silent}");
         }
@@ -218,10 +286,25 @@ mod tests {
 
     #[test]
     fn errors_inside_a_stream_are_errors() {
-        let error = event(r#"data: {"error": {"message": "m", "param": "p", "code": 400}}"#).unwrap().unwrap_err();
-        assert_eq!(error, AnswerError { message: "m".into(), status: 400, param: Some("p".into()) });
+        let error = event(r#"data: {"error": {"message": "m", "param": "p", "code": 400}}"#)
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(
+            error,
+            AnswerError {
+                message: "m".into(),
+                status: 400,
+                param: Some("p".into())
+            }
+        );
         assert!(event("data: {broken").unwrap().is_err());
-        assert_eq!(event(r#"data: {"error": "Unauthorized"}"#).unwrap().unwrap_err().message, "\"Unauthorized\"");
+        assert_eq!(
+            event(r#"data: {"error": "Unauthorized"}"#)
+                .unwrap()
+                .unwrap_err()
+                .message,
+            "\"Unauthorized\""
+        );
     }
 
     #[test]

@@ -29,7 +29,13 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "URL", help_heading = "Server")]
     url: Option<String>,
     /// Key of that server
-    #[arg(long, value_name = "KEY", env = "KVASIR_API_KEY", hide_env_values = true, help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "KVASIR_API_KEY",
+        hide_env_values = true,
+        help_heading = "Server"
+    )]
     api_key: Option<String>,
     /// Take all of a pipe as one message instead of a message per line
     #[arg(long)]
@@ -58,7 +64,10 @@ pub(crate) fn run(args: ChatArgs) -> Result<(), Failure> {
         None => Partner::Local(Box::new(runtime.block_on(Llm::load(settings.llm_options()))?)),
     };
     if is_interactive {
-        say(&format!("{}. /help lists commands, Ctrl-D leaves.", answerer.name()));
+        say(&format!(
+            "{}. /help lists commands, Ctrl-D leaves.",
+            answerer.name()
+        ));
     }
     let mut lines = lines(is_interactive, args.one_message, args.no_history)?;
     let chat = Chat {

@@ -101,11 +101,9 @@ fn table(models: &[CachedModel]) -> String {
     let mut text = format!("{:width$}  {:>10}  PATH\n", "NAME", "SIZE");
     for model in models {
         let size = ByteCount(model.bytes).to_string();
-        text.push_str(&format!(
-            "{:width$}  {size:>10}  {}\n",
-            model.name,
-            model.path.display()
-        ));
+        let path = model.path.display();
+        let line = format!("{:width$}  {size:>10}  {path}\n", model.name);
+        text.push_str(&line);
     }
     text
 }

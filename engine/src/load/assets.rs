@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kvasir_client::TextAssetFiles;
 use kvasir_config::ModelConfig;
 use kvasir_text::{ASSET_NAMES, CHAT_TEMPLATE_JINJA, GENERATION_CONFIG_JSON, GgufVocab, TextAssets};
-use kvasir_weights::{Checkpoint, Gguf, OptionalKey, WeightsError};
+use kvasir_weights::{Checkpoint, Gguf, OptionalKey};
 
 use super::{LoadError, read};
 
@@ -20,11 +20,8 @@ pub(super) fn of_checkpoint(
 ) -> Result<TextAssetFiles, LoadError> {
     let mut files = match checkpoint {
         Checkpoint::Gguf(gguf) => {
-            let vocab = vocab(gguf).map_err(LoadError::Weights)?;
-            TextAssets::from_gguf(vocab)
-                .map_err(LoadError::Text)?
-                .files()
-                .clone()
+            let vocab = vocab(gguf)?;
+            TextAssets::from_gguf(vocab)?.files().clone()
         }
         Checkpoint::Safetensors(files) => of_folder(files.dir())?,
     };
@@ -62,34 +59,38 @@ fn generation_config_path(source: &str) -> Option<PathBuf> {
     }
 }
 
-fn vocab(gguf: &Gguf) -> Result<GgufVocab, WeightsError> {
-    let strings = |key: &str| -> Result<Vec<String>, WeightsError> {
-        let array = gguf.get_str_array(key)?;
-        Ok((0..array.len())
-            .filter_map(|index| array.get(index))
-            .map(ToOwned::to_owned)
-            .collect())
+fn vocab(gguf: &Gguf) -> Result<GgufVocab, LoadError> {
+    let strings = |key: &str| -> Result<Option<Vec<String>>, LoadError> {
+        let array = gguf.get_str_array(key).optional()?;
+        Ok(array.map(|array| {
+            (0..array.len())
+                .filter_map(|index| array.get(index))
+                .map(ToOwned::to_owned)
+                .collect()
+        }))
     };
-    let id = |name: &str| {
-        gguf.get_u32(&format!("tokenizer.ggml.{name}_token_id"))
-            .optional()
+    let id = |name: &str| -> Result<Option<u32>, LoadError> {
+        Ok(gguf
+            .get_u32(&format!("tokenizer.ggml.{name}_token_id"))
+            .optional()?)
     };
-    let flag = |name: &str| gguf.get_bool(&format!("tokenizer.ggml.{name}")).optional();
-    let text = |key: &str| {
-        gguf.get_str(key)
-            .optional()
-            .map(|text| text.map(ToOwned::to_owned))
+    let flag = |name: &str| -> Result<Option<bool>, LoadError> {
+        Ok(gguf.get_bool(&format!("tokenizer.ggml.{name}")).optional()?)
+    };
+    let text = |key: &str| -> Result<Option<String>, LoadError> {
+        Ok(gguf.get_str(key).optional()?.map(ToOwned::to_owned))
     };
     Ok(GgufVocab {
         model: gguf.get_str("tokenizer.ggml.model")?.to_owned(),
         pre: text("tokenizer.ggml.pre")?,
-        tokens: strings("tokenizer.ggml.tokens")?,
+        // A vocabulary without tokens is refused with its own message.
+        tokens: strings("tokenizer.ggml.tokens")?.unwrap_or_default(),
         scores: gguf
             .get_f32_array("tokenizer.ggml.scores")
             .optional()?
             .map(<[f32]>::to_vec),
         token_types: gguf.get_i32_array("tokenizer.ggml.token_type").optional()?,
-        merges: strings("tokenizer.ggml.merges").optional()?,
+        merges: strings("tokenizer.ggml.merges")?,
         bos: id("bos")?,
         eos: id("eos")?,
         unk: id("unknown")?,
@@ -104,7 +105,7 @@ fn vocab(gguf: &Gguf) -> Result<GgufVocab, WeightsError> {
 }
 
 /// Templates beside the main one, `tokenizer.chat_template.NAME`.
-fn named_templates(gguf: &Gguf) -> Result<BTreeMap<String, String>, WeightsError> {
+fn named_templates(gguf: &Gguf) -> Result<BTreeMap<String, String>, LoadError> {
     const PREFIX: &str = "tokenizer.chat_template.";
     let keys = gguf
         .metadata()

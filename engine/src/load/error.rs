@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kvasir_backend_cpu::CpuBackendError;
 use kvasir_config::ConfigError;
+use kvasir_edge::EdgeError;
 use kvasir_model::ModelError;
 use kvasir_service::ServiceError;
 use kvasir_text::TextError;
@@ -20,16 +21,16 @@ pub enum LoadError {
     Config(#[from] ConfigError),
     /// The model isn't there.
     #[error(transparent)]
-    Fetch(FetchError),
+    Fetch(Box<FetchError>),
     /// The model's files can't be used.
     #[error(transparent)]
-    Weights(WeightsError),
+    Weights(Box<WeightsError>),
     /// The model can't be run.
     #[error(transparent)]
-    Model(ModelError),
+    Model(Box<ModelError>),
     /// The tokenizer or its surroundings can't be used.
     #[error(transparent)]
-    Text(TextError),
+    Text(Box<TextError>),
     /// A file can't be read.
     #[error("can't read {path}", path = .path.display())]
     Read {
@@ -44,14 +45,34 @@ pub enum LoadError {
     Backend(#[source] CpuBackendError),
     /// The engine can't start.
     #[error(transparent)]
-    Service(ServiceError),
+    Service(Box<ServiceError>),
     /// The text side of the engine can't start.
     #[error(transparent)]
-    Edge(kvasir_edge::EdgeError),
+    Edge(Box<EdgeError>),
     /// The thread that loaded the model ended early.
     #[error("loading the model was interrupted")]
     Interrupted(#[source] tokio::task::JoinError),
 }
+
+/// Errors of other crates are boxed: some are large, and every step of loading returns this type.
+macro_rules! from_boxed {
+    ($($variant:ident($error:ty)),+ $(,)?) => {$(
+        impl From<$error> for LoadError {
+            fn from(error: $error) -> Self {
+                Self::$variant(Box::new(error))
+            }
+        }
+    )+};
+}
+
+from_boxed!(
+    Fetch(FetchError),
+    Weights(WeightsError),
+    Model(ModelError),
+    Text(TextError),
+    Service(ServiceError),
+    Edge(EdgeError),
+);
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {

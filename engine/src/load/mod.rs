@@ -41,8 +41,8 @@ pub(crate) fn start_engine(
     watcher: &dyn Watcher,
 ) -> Result<Engine, LoadError> {
     let local = find(model, watcher)?;
-    let checkpoint = Checkpoint::open(&local.path).map_err(LoadError::Weights)?;
-    let description = ModelDescription::from_checkpoint(&checkpoint).map_err(LoadError::Model)?;
+    let checkpoint = Checkpoint::open(&local.path)?;
+    let description = ModelDescription::from_checkpoint(&checkpoint)?;
     sizes::check_dtype(model)?;
     let assets = assets::of_checkpoint(&checkpoint, model)?;
     let kv_dtype = kv_dtype(engine, &description);
@@ -70,9 +70,8 @@ pub(crate) fn start_engine(
         },
         progress: Some(&mut on_progress),
     };
-    let executor =
-        kvasir_model::load(backend, &checkpoint, description, options).map_err(LoadError::Model)?;
-    Engine::start(EngineSetup {
+    let executor = kvasir_model::load(backend, &checkpoint, description, options)?;
+    let engine = Engine::start(EngineSetup {
         executor: Box::new(executor),
         scheduler: scheduler(engine, &sizes),
         model: info,
@@ -88,15 +87,15 @@ pub(crate) fn start_engine(
             max_warmup_tokens: 1,
             ..ServiceLimits::default()
         },
-    })
-    .map_err(LoadError::Service)
+    })?;
+    Ok(engine)
 }
 
 fn find(model: &mut ModelConfig, watcher: &dyn Watcher) -> Result<LocalModel, LoadError> {
-    let options = FetchOptions::from_env(model.model_cache.value.clone()).map_err(LoadError::Fetch)?;
+    let options = FetchOptions::from_env(model.model_cache.value.clone())?;
     let name = model.model.value.as_deref();
     let on_event = |event: &fetch::FetchEvent<'_>| watcher.on_fetch(event);
-    let local = fetch::resolve(name, &options, &on_event).map_err(LoadError::Fetch)?;
+    let local = fetch::resolve(name, &options, &on_event)?;
     if model.model.value.is_none() {
         model.model.derive(Some(local.name.clone()), "the default model");
     }
