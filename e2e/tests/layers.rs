@@ -16,11 +16,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-api", &[]),
     ("kvasir-config", &[]),
     ("kvasir-engine-core", &["kvasir-cache-key"]),
-    ("kvasir-backend", &["kvasir-engine-core", "kvasir-sampling", "kvasir-weights"]),
+    (
+        "kvasir-backend",
+        &["kvasir-engine-core", "kvasir-sampling", "kvasir-weights"],
+    ),
     ("kvasir-backend-cpu", &["kvasir-backend", "kvasir-kernels-cpu"]),
-    ("kvasir-model", &["kvasir-backend", "kvasir-engine-core", "kvasir-sampling", "kvasir-weights"]),
+    (
+        "kvasir-model",
+        &[
+            "kvasir-backend",
+            "kvasir-engine-core",
+            "kvasir-sampling",
+            "kvasir-weights",
+        ],
+    ),
     ("kvasir-client", &["kvasir-proto"]),
-    ("kvasir-edge", &["kvasir-api", "kvasir-client", "kvasir-config", "kvasir-text"]),
+    (
+        "kvasir-edge",
+        &["kvasir-api", "kvasir-client", "kvasir-config", "kvasir-text"],
+    ),
     (
         "kvasir-service",
         &[
@@ -54,12 +68,35 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that decide: no runtime, socket, clock, random source or logger may enter them, not even through others.
-const PURE: &[&str] = &["kvasir-cache-key", "kvasir-engine-core", "kvasir-sampling", "kvasir-api"];
+const PURE: &[&str] = &[
+    "kvasir-cache-key",
+    "kvasir-engine-core",
+    "kvasir-sampling",
+    "kvasir-api",
+];
 
 /// What would make a crate impure.
 const IMPURE: &[&str] = &[
-    "tokio", "async-std", "smol", "mio", "socket2", "hyper", "reqwest", "ureq", "tonic", "axum", "rand", "getrandom",
-    "fastrand", "log", "tracing", "chrono", "time", "jiff", "memmap2", "rayon",
+    "tokio",
+    "async-std",
+    "smol",
+    "mio",
+    "socket2",
+    "hyper",
+    "reqwest",
+    "ureq",
+    "tonic",
+    "axum",
+    "rand",
+    "getrandom",
+    "fastrand",
+    "log",
+    "tracing",
+    "chrono",
+    "time",
+    "jiff",
+    "memmap2",
+    "rayon",
 ];
 
 /// Crates that may contain `unsafe`: kernels, the CPU backend, and the one memory-map module.
@@ -68,13 +105,17 @@ const UNSAFE: &[&str] = &["kvasir-kernels-cpu", "kvasir-backend-cpu", "kvasir-we
 #[test]
 fn each_crate_depends_only_on_the_crates_the_table_allows() {
     let metadata = Metadata::read();
-    let table: BTreeMap<&str, BTreeSet<&str>> =
-        ALLOWED.iter().map(|(name, deps)| (*name, deps.iter().copied().collect())).collect();
+    let table: BTreeMap<&str, BTreeSet<&str>> = ALLOWED
+        .iter()
+        .map(|(name, deps)| (*name, deps.iter().copied().collect()))
+        .collect();
     for name in metadata.members() {
         if name == "e2e" {
             continue;
         }
-        let allowed = table.get(name).unwrap_or_else(|| panic!("{name} isn't in the dependency table"));
+        let allowed = table
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} isn't in the dependency table"));
         for dependency in metadata.direct_dependencies(name) {
             assert!(
                 !metadata.is_member(&dependency) || allowed.contains(dependency.as_str()),
@@ -88,7 +129,10 @@ fn each_crate_depends_only_on_the_crates_the_table_allows() {
 fn the_table_names_only_crates_that_exist() {
     let metadata = Metadata::read();
     for (name, _) in ALLOWED {
-        assert!(metadata.is_member(name), "the dependency table names {name}, which isn't in the workspace");
+        assert!(
+            metadata.is_member(name),
+            "the dependency table names {name}, which isn't in the workspace"
+        );
     }
 }
 
@@ -97,7 +141,10 @@ fn pure_crates_gain_no_runtime_clock_randomness_socket_or_logger() {
     let metadata = Metadata::read();
     for name in PURE {
         for dependency in metadata.transitive_dependencies(name) {
-            assert!(!IMPURE.contains(&dependency.as_str()), "{name} is pure but reaches {dependency}");
+            assert!(
+                !IMPURE.contains(&dependency.as_str()),
+                "{name} is pure but reaches {dependency}"
+            );
         }
     }
 }
@@ -129,8 +176,19 @@ fn every_dependency_comes_from_the_registry_or_the_workspace() {
 #[test]
 fn every_linked_dependency_has_a_permissive_license() {
     const ACCEPTED: &[&str] = &[
-        "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unlicense", "0BSD",
-        "CC0-1.0", "CDLA-Permissive-2.0", "MIT-0", "BSL-1.0",
+        "Apache-2.0",
+        "MIT",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "ISC",
+        "Zlib",
+        "Unicode-3.0",
+        "Unlicense",
+        "0BSD",
+        "CC0-1.0",
+        "CDLA-Permissive-2.0",
+        "MIT-0",
+        "BSL-1.0",
     ];
     let metadata = Metadata::read();
     let linked = metadata.transitive_dependencies("kvasir");
@@ -142,12 +200,14 @@ fn every_linked_dependency_has_a_permissive_license() {
         let license = package["license"].as_str().unwrap_or_default();
         let choices = license.replace(" OR ", "/");
         let accepted = choices.split('/').any(|choice| {
-            choice
-                .split(" AND ")
-                .all(|term| {
-                    let term = term.trim_matches(['(', ')', ' ']).split(" WITH ").next().unwrap_or_default();
-                    ACCEPTED.contains(&term)
-                })
+            choice.split(" AND ").all(|term| {
+                let term = term
+                    .trim_matches(['(', ')', ' '])
+                    .split(" WITH ")
+                    .next()
+                    .unwrap_or_default();
+                ACCEPTED.contains(&term)
+            })
         });
         assert!(accepted, "{name} is licensed {license:?}");
     }
@@ -162,7 +222,10 @@ fn unsafe_code_stays_in_the_crates_that_declare_it() {
             continue;
         }
         let manifest = std::path::Path::new(package["manifest_path"].as_str().unwrap_or_default());
-        let sources = manifest.parent().map(|folder| folder.join("src")).unwrap_or_default();
+        let sources = manifest
+            .parent()
+            .map(|folder| folder.join("src"))
+            .unwrap_or_default();
         for file in rust_files(&sources) {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             assert!(
@@ -175,7 +238,9 @@ fn unsafe_code_stays_in_the_crates_that_declare_it() {
 }
 
 fn rust_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
     let mut files = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
@@ -201,7 +266,11 @@ impl Metadata {
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .expect("cargo runs the test, so it can be started");
-        assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let json: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
         let name_of = json["packages"]
             .as_array()
@@ -217,7 +286,9 @@ impl Metadata {
     }
 
     fn members(&self) -> impl Iterator<Item = &str> {
-        self.packages().filter(|package| package["source"].is_null()).filter_map(|package| package["name"].as_str())
+        self.packages()
+            .filter(|package| package["source"].is_null())
+            .filter_map(|package| package["name"].as_str())
     }
 
     fn is_member(&self, name: &str) -> bool {
@@ -228,14 +299,24 @@ impl Metadata {
     fn direct_dependencies(&self, name: &str) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for node in self.json["resolve"]["nodes"].as_array().into_iter().flatten() {
-            if self.name_of.get(node["id"].as_str().unwrap_or_default()).map(String::as_str) != Some(name) {
+            if self
+                .name_of
+                .get(node["id"].as_str().unwrap_or_default())
+                .map(String::as_str)
+                != Some(name)
+            {
                 continue;
             }
             for dependency in node["deps"].as_array().into_iter().flatten() {
-                let linked =
-                    dependency["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
-                if let (true, Some(name)) = (linked, self.name_of.get(dependency["pkg"].as_str().unwrap_or_default()))
-                {
+                let linked = dependency["dep_kinds"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|kind| kind["kind"].is_null());
+                if let (true, Some(name)) = (
+                    linked,
+                    self.name_of.get(dependency["pkg"].as_str().unwrap_or_default()),
+                ) {
                     names.insert(name.clone());
                 }
             }

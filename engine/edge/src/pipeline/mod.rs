@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use kvasir_api::{
     ApiError, Context, FinishReason, Limits, Sampling, SamplingDefaults, StopReason, Truncation,
 };
-use kvasir_client::{EngineClient, assets};
 use kvasir_client::types::{ModelInfo, TokenLogprobs};
+use kvasir_client::{EngineClient, assets};
 use kvasir_text::{DetokenizerOptions, Text, TextAssets};
 use tokio::sync::Semaphore;
 
