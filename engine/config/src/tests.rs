@@ -175,7 +175,7 @@ fn report_keeps_value_source_and_detail() {
     let layer = env(&[("KVASIR_PORT", "9")]).layer;
     let mut config = HttpConfig::resolve(&layer).unwrap();
     config
-        .shutdown_timeout
+        .sse_keep_alive_interval
         .derive(Seconds(Duration::from_secs(5)), "a test");
     let report = Report::new([config.entries()]).to_json();
     assert_eq!(

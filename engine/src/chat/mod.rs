@@ -173,7 +173,8 @@ impl Chat<'_> {
         } else if answered.is_cut {
             self.note("(cut at the length limit; /set max_tokens changes it)")?;
         }
-        if self.shows_stats {
+        // Usage comes with the last piece, which a stopped answer doesn't have.
+        if self.shows_stats && !answered.was_interrupted {
             self.note(&answered.figures())?;
         }
         Ok(answered.text)

@@ -44,7 +44,6 @@ pub(crate) fn start_engine(
     let checkpoint = Checkpoint::open(&local.path)?;
     let description = ModelDescription::from_checkpoint(&checkpoint)?;
     sizes::check_dtype(model)?;
-    let assets = assets::of_checkpoint(&checkpoint, model)?;
     let kv_dtype = kv_dtype(engine, &description);
     let sizes = decide_sizes(model, engine, &checkpoint, &description, kv_dtype)?;
     let backend = CpuBackend::new(CpuOptions {
@@ -70,7 +69,16 @@ pub(crate) fn start_engine(
         },
         progress: Some(&mut on_progress),
     };
-    let executor = kvasir_model::load(backend, &checkpoint, description, options)?;
+    // A vocabulary takes about as long as the weights of a small model: the two are read side by side.
+    let (executor, assets) = std::thread::scope(|scope| {
+        let assets = scope.spawn(|| assets::of_checkpoint(&checkpoint, model));
+        let executor = kvasir_model::load(backend, &checkpoint, description, options);
+        let assets = assets
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (executor, assets)
+    });
+    let (executor, assets) = (executor?, assets?);
     let engine = Engine::start(EngineSetup {
         executor: Box::new(executor),
         scheduler: scheduler(engine, &sizes),
