@@ -11,11 +11,15 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{FetchError, is_commit, is_relative_name};
 
 /// Deepest folder of a snapshot that is looked into.
 const MAX_DEPTH: usize = 8;
+
+/// Revisions that this process noted, for the names of unfinished files.
+static NOTED: AtomicU64 = AtomicU64::new(0);
 
 /// The part of the cache that belongs to one repository.
 #[derive(Debug)]
@@ -84,7 +88,9 @@ impl HubCache {
         let path = self.dir.join("refs").join(revision);
         let dir = path.parent().unwrap_or(&self.dir);
         fs::create_dir_all(dir).map_err(FetchError::io("create", dir))?;
-        let unfinished = path.with_added_extension(format!("{}.tmp", std::process::id()));
+        // A name of its own: threads of one process may note the same revision at once.
+        let number = NOTED.fetch_add(1, Ordering::Relaxed);
+        let unfinished = path.with_added_extension(format!("{}-{number}.tmp", std::process::id()));
         fs::write(&unfinished, commit).map_err(FetchError::write(&unfinished, commit.len() as u64))?;
         fs::rename(&unfinished, &path).map_err(FetchError::io("rename", unfinished))
     }
