@@ -50,6 +50,12 @@ pub enum ConfigError {
         /// The other limit.
         limit: u32,
     },
+    /// A policy that compares classes without an order of classes.
+    #[error("{name} needs the priority order; turn the one off or the other on")]
+    NeedsPriorityOrder {
+        /// The policy's name.
+        name: &'static str,
+    },
     /// More blocks than positions can be counted in 32 bits.
     #[error(
         "num_blocks {num_blocks} of block_size {block_size} tokens are more positions than 2^31; lower num_blocks"

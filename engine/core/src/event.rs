@@ -15,6 +15,8 @@ pub enum FinishReason {
     Abort,
     /// The step that computed it failed.
     Error,
+    /// Its deadline passed.
+    Deadline,
 }
 
 /// Something that happened to a sequence.

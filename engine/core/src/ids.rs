@@ -19,3 +19,11 @@ pub struct BlockId(pub u32);
 /// Time in microseconds on a clock of the caller; only differences matter.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Micros(pub u64);
+
+/// Whoever shares a fair part of the engine; chosen by the caller.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct TenantId(pub u32);
+
+/// An adapter on top of the weights; chosen by the caller.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct AdapterId(pub u32);

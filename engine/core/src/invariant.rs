@@ -23,12 +23,12 @@ impl Scheduler {
     /// # Errors
     /// The first one that doesn't hold.
     pub fn check(&self) -> Result<(), Violation> {
-        let tables = self.seqs.values().flat_map(|seq| &seq.blocks);
+        let tables = self.seqs.iter().flat_map(|seq| &seq.blocks);
         let parked = self.in_flight.iter().flat_map(|step| &step.parked);
         self.pool
             .check(tables.chain(parked).map(crate::block::BlockRef::id))?;
         self.check_queues()?;
-        for seq in self.seqs.values() {
+        for seq in self.seqs.iter() {
             self.check_progress(seq)?;
             self.check_content(seq)?;
         }
@@ -37,8 +37,14 @@ impl Scheduler {
 
     fn check_queues(&self) -> Result<(), Violation> {
         let mut phases: BTreeMap<SeqId, Phase> = BTreeMap::new();
-        let waiting = self.waiting.iter().map(|&id| (id, Phase::Waiting));
-        let running = self.running.iter().map(|&id| (id, Phase::Running));
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|slot| (self.seqs[slot].id, Phase::Waiting));
+        let running = self
+            .running
+            .iter()
+            .map(|&slot| (self.seqs[slot].id, Phase::Running));
         for (id, phase) in waiting.chain(running) {
             let is_second = phases.insert(id, phase).is_some();
             Violation::ensure(!is_second, || format!("sequence {} is queued twice", id.0))?;
@@ -46,7 +52,7 @@ impl Scheduler {
         Violation::ensure(phases.len() == self.seqs.len(), || {
             format!("{} sequences exist, {} are queued", self.seqs.len(), phases.len())
         })?;
-        for seq in self.seqs.values() {
+        for seq in self.seqs.iter() {
             let queue = phases.get(&seq.id);
             Violation::ensure(queue == Some(&seq.phase), || {
                 format!("sequence {} is in another queue than it says", seq.id.0)
@@ -59,11 +65,15 @@ impl Scheduler {
         let queued: u64 = self
             .waiting
             .iter()
-            .map(|id| u64::from(self.seqs[id].prompt_len))
+            .map(|slot| u64::from(self.seqs[slot].prompt_len))
             .sum();
-        let counted = self.num_queued_tokens;
-        Violation::ensure(queued == counted, || {
+        let counted = self.waiting.num_tokens();
+        Violation::ensure(queued == counted && self.waiting.is_consistent(), || {
             format!("{queued} tokens are queued, {counted} are counted")
+        })?;
+        let (active, limit) = (self.adapters.num_active(), self.policies.max_active_adapters);
+        Violation::ensure(limit.is_none_or(|limit| active <= limit as usize), || {
+            format!("{active} adapters run, the limit is {limit:?}")
         })
     }
 
@@ -74,7 +84,7 @@ impl Scheduler {
             num_written,
             ..
         } = *seq;
-        let num_tokens = seq.num_tokens();
+        let num_tokens = seq.target();
         let ordered = num_written <= num_computed && num_computed <= num_tokens;
         Violation::ensure(ordered, || {
             format!("sequence {id}: {num_written} <= {num_computed} <= {num_tokens} fails")
@@ -88,13 +98,27 @@ impl Scheduler {
         Violation::ensure(held == needed as usize, || {
             format!("sequence {id} holds {held} blocks, needs {needed}")
         })?;
-        let (have, limit) = (seq.num_output(), seq.stop.max_tokens);
-        Violation::ensure(have < limit, || {
-            format!("sequence {id} has {have} output tokens of {limit} and runs on")
+        let (have, pending, limit) = (seq.num_output(), seq.num_pending, seq.stop.max_tokens);
+        Violation::ensure(have < limit && have + pending <= limit, || {
+            format!("sequence {id} has {have} output tokens of {limit}, {pending} in the making, and runs on")
+        })?;
+        let named = self.in_flight.iter().flat_map(|step| &step.work).map(|work| {
+            let reads = work.copy.is_some_and(|(_, leader, _)| leader == seq.id);
+            (
+                u32::from(work.seq == seq.id) + u32::from(reads),
+                u32::from(work.seq == seq.id && work.samples),
+            )
+        });
+        let (steps, samples) = named.fold((0, 0), |(steps, samples), (a, b)| (steps + a, samples + b));
+        Violation::ensure((steps, samples) == (seq.num_in_flight, pending), || {
+            format!(
+                "sequence {id} counts {} steps and {pending} samples in flight, there are {steps} and {samples}",
+                seq.num_in_flight
+            )
         })
     }
 
-    /// Published blocks hold what the chain says and are complete; the others are its own and can't be found.
+    /// Sealed blocks are complete and, with a prefix cache, found under what the chain says; the others are its own and can't be found.
     fn check_content(&self, seq: &Sequence) -> Result<(), Violation> {
         let SeqId(id) = seq.id;
         let (published, written) = (seq.num_published, seq.num_written / self.config.block_size);
@@ -106,7 +130,11 @@ impl Scheduler {
             let BlockId(block_id) = block.id();
             let (hash, refs) = (self.pool.hash_of(block.id()), self.pool.num_refs(block.id()));
             if index < published as usize {
-                let matches = hash.is_some() && hash == hashes.get(index).copied();
+                let expected = hashes
+                    .get(index)
+                    .copied()
+                    .filter(|_| self.config.enable_prefix_caching);
+                let matches = hash == expected;
                 Violation::ensure(matches, || {
                     format!("sequence {id}: block {block_id} holds other content than its hash")
                 })?;
@@ -122,7 +150,7 @@ impl Scheduler {
 
     fn check_steps(&self) -> Result<(), Violation> {
         let in_flight = self.in_flight.len();
-        Violation::ensure(in_flight <= crate::scheduler::MAX_IN_FLIGHT, || {
+        Violation::ensure(in_flight <= self.policies.max_in_flight as usize, || {
             format!("{in_flight} steps are in flight")
         })?;
         for step in &self.in_flight {

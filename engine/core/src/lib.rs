@@ -41,20 +41,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arena;
 mod block;
 mod config;
 mod event;
 mod ids;
 mod invariant;
+#[cfg(feature = "model")]
+mod model;
 mod plan;
+mod policy;
 mod request;
 pub mod scheduler;
 mod sequence;
 
+pub use block::BlockEvent;
 pub use config::{ConfigError, SchedulerConfig};
 pub use event::{Event, FinishReason};
-pub use ids::{BlockId, Micros, SeqId, StepId, TokenId};
+pub use ids::{AdapterId, BlockId, Micros, SeqId, StepId, TenantId, TokenId};
 pub use invariant::Violation;
-pub use plan::{PENDING_TOKEN, SeqPlan, StepOutcome, StepPlan};
-pub use request::{Request, StopConditions};
+pub use plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepOutcome, StepPlan};
+pub use policy::{Order, Policies, Victim};
+pub use request::{Deferral, Request, RequestOptions, StopConditions};
 pub use scheduler::{CompleteError, Reject, Scheduler, Stats};

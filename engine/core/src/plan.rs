@@ -20,6 +20,22 @@ pub struct StepPlan {
     pub tokens: Vec<TokenId>,
     /// New block table entries of all sequences, addressed by [`SeqPlan::blocks`].
     pub blocks: Vec<BlockId>,
+    /// KV to copy before anything of this step is computed, all reads before all writes. Empty unless
+    /// [`Policies::share_group_prompts`](crate::Policies::share_group_prompts) is on.
+    pub copies: Vec<BlockCopy>,
+}
+
+/// Copy the first positions of one block to another one: the sequence that gets `to` shares a prompt whose last block isn't full.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BlockCopy {
+    /// The sequence that owns `to` and is in the same plan.
+    pub seq: SeqId,
+    /// Holds the positions.
+    pub from: BlockId,
+    /// Gets them, at the same offsets.
+    pub to: BlockId,
+    /// How many, counted from the block's start, in all layers; at least 1 and below the block's size.
+    pub num_positions: u32,
 }
 
 /// One sequence's part in a step.
@@ -49,6 +65,7 @@ impl StepPlan {
             seqs: Vec::new(),
             tokens: Vec::new(),
             blocks: Vec::new(),
+            copies: Vec::new(),
         }
     }
 
@@ -57,6 +74,7 @@ impl StepPlan {
         self.seqs.clear();
         self.tokens.clear();
         self.blocks.clear();
+        self.copies.clear();
     }
 
     /// Input positions computed by this step.

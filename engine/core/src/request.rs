@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kvasir_cache_key::CacheRoot;
 
-use crate::ids::TokenId;
+use crate::ids::{AdapterId, Micros, TenantId, TokenId};
 
 /// One sequence to generate.
 #[derive(Clone, Debug)]
@@ -32,4 +32,40 @@ pub struct StopConditions {
     pub eos_token_ids: Vec<TokenId>,
     /// Further ids that end the sequence and are reported.
     pub stop_token_ids: Vec<TokenId>,
+}
+
+/// What a request may carry beside its prompt; the default is a request without any of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RequestOptions {
+    /// Whose share its tokens are counted in.
+    pub tenant: TenantId,
+    /// Tokens that its tenant may get for one token of a tenant of weight 1; at least 1.
+    pub weight: u32,
+    /// The adapter it runs with.
+    pub adapter: Option<AdapterId>,
+    /// When it ends with [`FinishReason::Deadline`](crate::FinishReason::Deadline) if it hasn't ended before, on the caller's clock.
+    pub deadline: Option<Micros>,
+    /// Why it can't start yet. It waits beside the queue until [`Scheduler::undefer`](crate::Scheduler::undefer) is called.
+    pub deferral: Option<Deferral>,
+}
+
+impl Default for RequestOptions {
+    fn default() -> Self {
+        Self {
+            tenant: TenantId(0),
+            weight: 1,
+            adapter: None,
+            deadline: None,
+            deferral: None,
+        }
+    }
+}
+
+/// Why a sequence can't start yet, through no lack of room (S9). It holds up nobody behind it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Deferral {
+    /// The grammar of its structured output is being compiled (S19).
+    StructuredOutput,
+    /// Its adapter is being loaded.
+    Adapter,
 }

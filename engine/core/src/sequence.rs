@@ -4,8 +4,9 @@ use kvasir_cache_key::{BlockHash, CacheRoot, block_hash};
 
 use crate::block::BlockRef;
 use crate::event::FinishReason;
-use crate::ids::{Micros, SeqId, TokenId};
-use crate::request::{Request, StopConditions};
+use crate::ids::{Micros, SeqId, StepId, TokenId};
+use crate::request::{Request, RequestOptions, StopConditions};
+use crate::scheduler::QueueKey;
 
 /// Which queue a sequence is in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,16 +18,30 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     pub(crate) phase: Phase,
     pub(crate) arrival: Micros,
+    pub(crate) priority: i64,
+    pub(crate) options: RequestOptions,
+    /// Its place in the waiting queue, if it waits.
+    pub(crate) key: QueueKey,
+    /// Since when it could start but for room.
+    pub(crate) blocked_since: Option<Micros>,
+    /// The sequence of its group whose prompt blocks it may share.
+    pub(crate) leader: Option<SeqId>,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) prompt_len: u32,
     /// With `max_tokens` clipped to what the model and the pool allow.
     pub(crate) stop: StopConditions,
     pub(crate) reads_prefix_cache: bool,
+    /// Tokens that steps in flight sample for it.
+    pub(crate) num_pending: u32,
+    /// Steps in flight that name it, and the newest of them.
+    pub(crate) num_in_flight: u32,
+    pub(crate) last_step: StepId,
     /// Positions whose KV is in `blocks` once all steps in flight complete.
     pub(crate) num_computed: u32,
     /// Positions whose KV is in `blocks` now.
@@ -41,11 +56,17 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(id: SeqId, arrival: Micros, request: Request, max_tokens: u32) -> Self {
+    pub(crate) fn new(
+        id: SeqId,
+        arrival: Micros,
+        request: Request,
+        options: RequestOptions,
+        max_tokens: u32,
+    ) -> Self {
         let Request {
             prompt,
             mut stop,
-            priority: _,
+            priority,
             cache_root,
             reads_prefix_cache,
         } = request;
@@ -54,10 +75,18 @@ impl Sequence {
             id,
             phase: Phase::Waiting,
             arrival,
+            priority,
+            options,
+            key: QueueKey::default(),
+            blocked_since: None,
+            leader: None,
             prompt_len: prompt.len() as u32,
             tokens: prompt.to_vec(),
             stop,
             reads_prefix_cache,
+            num_pending: 0,
+            num_in_flight: 0,
+            last_step: StepId(0),
             num_computed: 0,
             num_written: 0,
             blocks: Vec::new(),
@@ -75,6 +104,27 @@ impl Sequence {
 
     pub(crate) fn num_output(&self) -> u32 {
         self.num_tokens() - self.prompt_len
+    }
+
+    /// Its length once the steps in flight have sampled.
+    pub(crate) fn target(&self) -> u32 {
+        self.num_tokens() + self.num_pending
+    }
+
+    /// Positions left to compute behind `num_computed`. The last token of its output is never computed.
+    pub(crate) fn num_wanted(&self, num_computed: u32) -> u32 {
+        let is_last_pending = self.num_output() + self.num_pending >= self.stop.max_tokens;
+        self.target() - u32::from(is_last_pending) - num_computed
+    }
+
+    /// Room for all it may become, so that a step allocates nothing for it.
+    pub(crate) fn reserve(&mut self, block_size: u32) {
+        let len = self.prompt_len + self.stop.max_tokens;
+        let num_blocks = len.div_ceil(block_size) as usize;
+        self.tokens.reserve_exact(len as usize - self.tokens.len());
+        self.blocks.reserve_exact(num_blocks - self.blocks.len());
+        self.hashes
+            .reserve_exact(num_blocks.saturating_sub(self.hashes.len()));
     }
 
     /// The hash of its full block `index`.

@@ -13,6 +13,7 @@ const SENTINEL: u32 = 0;
 
 /// A queue that each block is in at most once.
 #[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
 pub(super) struct FreeList {
     links: Vec<Link>,
     num_free: u32,

@@ -1,10 +1,12 @@
 //! Physical KV blocks: who holds them, which are free, and whose content can be found again.
 
 mod free_list;
+mod log;
 mod pool;
 mod prefix;
 
-pub(crate) use pool::{BlockPool, BlockRef};
+pub use log::BlockEvent;
+pub(crate) use pool::{BlockPool, BlockRef, Cached};
 
 #[cfg(test)]
 mod tests;

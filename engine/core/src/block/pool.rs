@@ -8,21 +8,26 @@
 use kvasir_cache_key::BlockHash;
 
 use super::free_list::FreeList;
+use super::log::BlockLog;
 use super::prefix::PrefixIndex;
 use crate::ids::BlockId;
 use crate::invariant::Violation;
 
 /// Counts references and keeps the free queue and the index of content in step with them.
 #[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
 pub(crate) struct BlockPool {
-    slots: Vec<Slot>,
+    /// References per block.
+    num_refs: Vec<u32>,
     free: FreeList,
     prefix: PrefixIndex,
+    log: BlockLog,
 }
 
-/// One reference to a block. Neither `Copy` nor `Clone`: sharing goes through [`BlockPool::share`], and [`BlockPool::release`] consumes it,
+/// One reference to a block. Neither `Copy` nor `Clone` (but for whole states in exhaustive search): sharing goes through [`BlockPool::share`], and [`BlockPool::release`] consumes it,
 /// so that a double free is a type error. A handle that is dropped is a leak, which [`BlockPool::check`] finds.
 #[derive(Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "model", derive(Clone))]
 #[must_use = "a dropped handle leaks its block; give it back with `release`"]
 pub(crate) struct BlockRef(BlockId);
 
@@ -32,12 +37,6 @@ pub(crate) struct Cached {
     id: BlockId,
     /// Nobody holds it: taking it uses up one of the free blocks.
     pub(crate) is_free: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    num_refs: u32,
-    hash: Option<BlockHash>,
 }
 
 impl BlockRef {
@@ -51,9 +50,10 @@ impl BlockPool {
     /// All blocks free. `num_blocks` counts the null block and is at least 1.
     pub(crate) fn new(num_blocks: u32) -> Self {
         Self {
-            slots: vec![Slot::default(); num_blocks as usize],
+            num_refs: vec![0; num_blocks as usize],
             free: FreeList::full(num_blocks),
             prefix: PrefixIndex::new(num_blocks),
+            log: BlockLog::default(),
         }
     }
 
@@ -64,7 +64,7 @@ impl BlockPool {
 
     /// Blocks that can be handed out: all but the null block.
     pub(crate) fn num_usable(&self) -> u32 {
-        self.slots.len() as u32 - 1
+        self.num_refs.len() as u32 - 1
     }
 
     /// Blocks whose content can be found.
@@ -83,8 +83,10 @@ impl BlockPool {
                 .free
                 .pop_front()
                 .expect("as many blocks are free as were counted above");
-            self.forget(id);
-            self.slots[id.0 as usize].num_refs = 1;
+            if let Some(hash) = self.prefix.remove(id) {
+                self.log.removed(hash);
+            }
+            self.num_refs[id.0 as usize] = 1;
             table.push(BlockRef(id));
         }
         true
@@ -95,28 +97,36 @@ impl BlockPool {
         let id = self.prefix.find(hash)?;
         Some(Cached {
             id,
-            is_free: self.slots[id.0 as usize].num_refs == 0,
+            is_free: self.num_refs[id.0 as usize] == 0,
         })
     }
 
     /// Takes a reference to a block that [`BlockPool::find`] gave, with nothing allocated since.
     pub(crate) fn share(&mut self, cached: Cached) -> BlockRef {
-        let slot = &mut self.slots[cached.id.0 as usize];
-        debug_assert!(slot.hash.is_some(), "block {} lost its content", cached.id.0);
-        if slot.num_refs == 0 {
+        debug_assert!(
+            self.hash_of(cached.id).is_some(),
+            "block {} lost its content",
+            cached.id.0
+        );
+        let num_refs = &mut self.num_refs[cached.id.0 as usize];
+        if *num_refs == 0 {
             self.free.remove(cached.id);
         }
-        slot.num_refs += 1;
+        *num_refs += 1;
         BlockRef(cached.id)
+    }
+
+    /// Another reference to a held block whose content is complete, whether it can be found or not.
+    pub(crate) fn share_held(&mut self, block: &BlockRef) -> BlockRef {
+        self.num_refs[block.0.0 as usize] += 1;
+        BlockRef(block.0)
     }
 
     /// Makes a held block findable. Its content must be complete and is never written again while it is held.
     /// A block that can be found already keeps its hash.
     pub(crate) fn publish(&mut self, block: &BlockRef, hash: BlockHash) {
-        let slot = &mut self.slots[block.0.0 as usize];
-        if slot.hash.is_none() {
-            slot.hash = Some(hash);
-            self.prefix.insert(hash, block.0);
+        if self.hash_of(block.0).is_none() && self.prefix.insert(hash, block.0) {
+            self.log.stored(hash);
         }
     }
 
@@ -126,12 +136,12 @@ impl BlockPool {
         reason = "consuming the handle is what makes a double free a type error"
     )]
     pub(crate) fn release(&mut self, block: BlockRef) {
-        let slot = &mut self.slots[block.0.0 as usize];
-        slot.num_refs -= 1;
-        if slot.num_refs > 0 {
+        let num_refs = &mut self.num_refs[block.0.0 as usize];
+        *num_refs -= 1;
+        if *num_refs > 0 {
             return;
         }
-        if slot.hash.is_some() {
+        if self.hash_of(block.0).is_some() {
             self.free.push_back(block.0);
         } else {
             self.free.push_front(block.0);
@@ -151,26 +161,36 @@ impl BlockPool {
             return false;
         }
         self.prefix.clear();
-        for slot in &mut self.slots {
-            slot.hash = None;
-        }
+        self.log.cleared();
         true
     }
 
-    fn forget(&mut self, id: BlockId) {
-        if let Some(hash) = self.slots[id.0 as usize].hash.take() {
-            self.prefix.remove(&hash, id);
-        }
+    /// What happened to content since it was asked last, see [`BlockLog`].
+    pub(crate) fn log(&mut self) -> &mut BlockLog {
+        &mut self.log
     }
 
     /// The hash under which a block can be found, for checks.
     pub(crate) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
-        self.slots[id.0 as usize].hash
+        self.prefix.hash_of(id)
     }
 
     /// How many handles a block has, for checks.
     pub(crate) fn num_refs(&self, id: BlockId) -> u32 {
-        self.slots[id.0 as usize].num_refs
+        self.num_refs[id.0 as usize]
+    }
+
+    /// Everything that decides what the pool does next.
+    #[cfg(feature = "model")]
+    pub(crate) fn hash_into(&self, hasher: &mut impl std::hash::Hasher) {
+        use std::hash::Hash as _;
+        self.num_refs.hash(hasher);
+        for id in self.free.iter() {
+            id.hash(hasher);
+        }
+        for id in (0..self.num_refs.len() as u32).map(BlockId) {
+            self.prefix.state_of(id).hash(hasher);
+        }
     }
 
     /// The free queue, the next block to be handed out first.
@@ -181,12 +201,12 @@ impl BlockPool {
 
     /// Whether the books agree with the handles that exist.
     pub(crate) fn check(&self, handles: impl Iterator<Item = BlockId>) -> Result<(), Violation> {
-        let mut counted = vec![0_u32; self.slots.len()];
+        let mut counted = vec![0_u32; self.num_refs.len()];
         for id in handles {
             counted[id.0 as usize] += 1;
         }
-        for (id, slot) in self.slots.iter().enumerate() {
-            let (expected, found) = (counted[id], slot.num_refs);
+        for (id, &found) in self.num_refs.iter().enumerate() {
+            let expected = counted[id];
             Violation::ensure(expected == found, || {
                 format!("block {id} counts {found} references, {expected} exist")
             })?;
@@ -196,14 +216,14 @@ impl BlockPool {
     }
 
     fn check_free_list(&self) -> Result<(), Violation> {
-        let mut is_free = vec![false; self.slots.len()];
+        let mut is_free = vec![false; self.num_refs.len()];
         for BlockId(id) in self.free.iter() {
             let was_free = std::mem::replace(&mut is_free[id as usize], true);
             Violation::ensure(!was_free, || format!("block {id} is in the free queue twice"))?;
         }
         Violation::ensure(!is_free[0], || "the null block is in the free queue".to_owned())?;
-        for (id, slot) in self.slots.iter().enumerate().skip(1) {
-            let (free, refs) = (is_free[id], slot.num_refs);
+        for (id, &refs) in self.num_refs.iter().enumerate().skip(1) {
+            let free = is_free[id];
             Violation::ensure(free == (refs == 0), || {
                 format!("block {id} with {refs} references: free is {free}")
             })?;
@@ -215,16 +235,16 @@ impl BlockPool {
     }
 
     fn check_prefix_index(&self) -> Result<(), Violation> {
-        let mut is_listed = vec![false; self.slots.len()];
+        let mut is_listed = vec![false; self.num_refs.len()];
         for (hash, BlockId(id)) in self.prefix.iter() {
             let was_listed = std::mem::replace(&mut is_listed[id as usize], true);
-            let matches = self.slots[id as usize].hash == Some(*hash);
+            let matches = self.hash_of(BlockId(id)) == Some(*hash);
             Violation::ensure(matches && !was_listed, || {
                 format!("block {id} is found under a hash that isn't its own")
             })?;
         }
-        for (id, slot) in self.slots.iter().enumerate() {
-            let (listed, hashed) = (is_listed[id], slot.hash.is_some());
+        for (id, &listed) in is_listed.iter().enumerate() {
+            let hashed = self.hash_of(BlockId(id as u32)).is_some();
             Violation::ensure(listed == hashed, || {
                 format!("block {id}: has a hash is {hashed}, can be found is {listed}")
             })?;

@@ -1,6 +1,8 @@
-//! Finds blocks by content. Several blocks may hold the same content (rule B7): they are chained behind the first one.
-
-use std::collections::BTreeMap;
+//! Finds blocks by content, in constant time and without allocating.
+//!
+//! A chained hash table whose links are arrays over the blocks. Keys are SHA-256 digests, so their own bits spread them. Several blocks
+//! may hold the same content (rule B7): only the one that has held it for longest is in a bucket's chain, its twins hang behind it. A
+//! popular content therefore makes no chain longer.
 
 use kvasir_cache_key::BlockHash;
 
@@ -11,31 +13,39 @@ const NONE: u32 = 0;
 
 /// From the hash of a block's content to the blocks that hold it.
 #[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
 pub(super) struct PrefixIndex {
-    first: BTreeMap<BlockHash, BlockId>,
-    /// Per block, its neighbours in the chain of blocks with the same hash.
-    twins: Vec<Twins>,
+    /// First block of each bucket's chain; a power of two of them.
+    buckets: Vec<u32>,
+    /// Per block.
+    entries: Vec<Entry>,
     num_entries: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Twins {
-    prev: u32,
-    next: u32,
+struct Entry {
+    hash: BlockHash,
+    is_listed: bool,
+    /// The next block of the bucket with another content.
+    chain_next: u32,
+    /// Neighbours among the blocks with the same content; the first one has no `twin_prev` and is in the chain.
+    twin_prev: u32,
+    twin_next: u32,
 }
+
+const UNLISTED: Entry = Entry {
+    hash: BlockHash([0; 32]),
+    is_listed: false,
+    chain_next: NONE,
+    twin_prev: NONE,
+    twin_next: NONE,
+};
 
 impl PrefixIndex {
     pub(super) fn new(num_blocks: u32) -> Self {
-        let twins = vec![
-            Twins {
-                prev: NONE,
-                next: NONE
-            };
-            num_blocks as usize
-        ];
         Self {
-            first: BTreeMap::new(),
-            twins,
+            buckets: vec![NONE; num_blocks.next_power_of_two() as usize],
+            entries: vec![UNLISTED; num_blocks as usize],
             num_entries: 0,
         }
     }
@@ -47,59 +57,123 @@ impl PrefixIndex {
 
     /// The block that has held this content for longest.
     pub(super) fn find(&self, hash: &BlockHash) -> Option<BlockId> {
-        self.first.get(hash).copied()
-    }
-
-    /// Makes a block findable. It must not be in the index.
-    pub(super) fn insert(&mut self, hash: BlockHash, id: BlockId) {
-        let first = self.first.entry(hash).or_insert(id).0;
-        if first != id.0 {
-            let next = self.twins[first as usize].next;
-            self.twins[id.0 as usize] = Twins { prev: first, next };
-            self.twins[first as usize].next = id.0;
-            if next != NONE {
-                self.twins[next as usize].prev = id.0;
+        let mut at = self.buckets[self.bucket(hash)];
+        while at != NONE {
+            let entry = &self.entries[at as usize];
+            if entry.hash == *hash {
+                return Some(BlockId(at));
             }
+            at = entry.chain_next;
         }
-        self.num_entries += 1;
+        None
     }
 
-    /// Takes a block out. It must have been inserted under this hash.
-    pub(super) fn remove(&mut self, hash: &BlockHash, id: BlockId) {
-        let Twins { prev, next } = self.twins[id.0 as usize];
-        if prev != NONE {
-            self.twins[prev as usize].next = next;
-        } else if next == NONE {
-            self.first.remove(hash);
-        } else {
-            self.first.insert(*hash, BlockId(next));
-        }
-        if next != NONE {
-            self.twins[next as usize].prev = prev;
-        }
-        self.twins[id.0 as usize] = Twins {
-            prev: NONE,
-            next: NONE,
+    /// The content under which a block can be found.
+    pub(super) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
+        let entry = &self.entries[id.0 as usize];
+        entry.is_listed.then_some(entry.hash)
+    }
+
+    /// A block's content and the block with the same content that is found before it.
+    #[cfg(feature = "model")]
+    pub(super) fn state_of(&self, id: BlockId) -> Option<(BlockHash, u32)> {
+        let entry = &self.entries[id.0 as usize];
+        entry.is_listed.then_some((entry.hash, entry.twin_prev))
+    }
+
+    /// Makes a block findable, and says whether nobody held this content before. The block must not be in the index.
+    pub(super) fn insert(&mut self, hash: BlockHash, id: BlockId) -> bool {
+        let mut entry = Entry {
+            hash,
+            is_listed: true,
+            ..UNLISTED
         };
-        self.num_entries -= 1;
+        self.num_entries += 1;
+        let first = self.find(&hash);
+        if let Some(first) = first {
+            entry.twin_prev = first.0;
+            entry.twin_next = self.entries[first.0 as usize].twin_next;
+            self.entries[first.0 as usize].twin_next = id.0;
+            if entry.twin_next != NONE {
+                self.entries[entry.twin_next as usize].twin_prev = id.0;
+            }
+        } else {
+            let bucket = self.bucket(&hash);
+            entry.chain_next = std::mem::replace(&mut self.buckets[bucket], id.0);
+        }
+        self.entries[id.0 as usize] = entry;
+        first.is_none()
     }
 
+    /// Takes a block out, if it is in the index. Gives its content if no other block holds it.
+    pub(super) fn remove(&mut self, id: BlockId) -> Option<BlockHash> {
+        let entry = std::mem::replace(&mut self.entries[id.0 as usize], UNLISTED);
+        if !entry.is_listed {
+            return None;
+        }
+        self.num_entries -= 1;
+        if entry.twin_next != NONE {
+            self.entries[entry.twin_next as usize].twin_prev = entry.twin_prev;
+        }
+        if entry.twin_prev != NONE {
+            self.entries[entry.twin_prev as usize].twin_next = entry.twin_next;
+            return None;
+        }
+        // It was in the chain: its oldest twin takes its place, or its successor moves up.
+        let heir = if entry.twin_next == NONE {
+            entry.chain_next
+        } else {
+            self.entries[entry.twin_next as usize].chain_next = entry.chain_next;
+            entry.twin_next
+        };
+        self.relink(&entry.hash, id.0, heir);
+        (entry.twin_next == NONE).then_some(entry.hash)
+    }
+
+    /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        self.first.clear();
-        self.twins.fill(Twins {
-            prev: NONE,
-            next: NONE,
-        });
+        self.buckets.fill(NONE);
+        self.entries.fill(UNLISTED);
         self.num_entries = 0;
     }
 
     /// Every entry; a broken chain ends after as many as there are blocks.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&BlockHash, BlockId)> {
-        self.first.iter().flat_map(|(hash, first)| {
-            let next = |id: &u32| Some(self.twins[*id as usize].next).filter(|&next| next != NONE);
-            std::iter::successors(Some(first.0), next)
-                .take(self.twins.len())
-                .map(move |id| (hash, BlockId(id)))
+        let limit = self.entries.len();
+        let link = |at: u32| Some(at).filter(|&at| at != NONE);
+        let firsts = self.buckets.iter().flat_map(move |&first| {
+            std::iter::successors(link(first), move |&at| link(self.entries[at as usize].chain_next))
+                .take(limit)
+        });
+        firsts.flat_map(move |first| {
+            let hash = &self.entries[first as usize].hash;
+            std::iter::successors(Some(first), move |&at| link(self.entries[at as usize].twin_next))
+                .take(limit)
+                .map(move |at| (hash, BlockId(at)))
         })
+    }
+
+    /// Makes whatever points to `from` in the chain of this content point to `to`.
+    fn relink(&mut self, hash: &BlockHash, from: u32, to: u32) {
+        let bucket = self.bucket(hash);
+        let mut at = self.buckets[bucket];
+        if at == from {
+            self.buckets[bucket] = to;
+            return;
+        }
+        while at != NONE {
+            let next = &mut self.entries[at as usize].chain_next;
+            if *next == from {
+                *next = to;
+                return;
+            }
+            at = *next;
+        }
+        debug_assert!(false, "block {from} is not in the chain of its content");
+    }
+
+    fn bucket(&self, hash: &BlockHash) -> usize {
+        let [a, b, c, d, ..] = hash.0;
+        u32::from_le_bytes([a, b, c, d]) as usize & (self.buckets.len() - 1)
     }
 }

@@ -1,80 +1,159 @@
 //! The waiting queue's share of a step: admission with a cached prefix and a reservation for the whole sequence (S8 to S14).
+//!
+//! Law: a sequence starts only if all of its tokens fit into the blocks that are free now, beside what [`reserve`](super::reserve) keeps;
+//! an attempt that fails changes nothing. Sequences start in the order of the queue, except that those who wait for something else than
+//! room are passed over (S9), and that others may pass one that doesn't fit for as long as [`ageing`](super::ageing) allows.
 
+use super::Scheduler;
+use super::ageing::MAX_PASSED;
 use super::step::Pass;
-use super::{Scheduler, queued};
+use crate::arena::Slot;
 use crate::event::Event;
-use crate::ids::SeqId;
+use crate::ids::{BlockId, SeqId};
 use crate::sequence::Phase;
 
-/// The cached blocks that a sequence can start behind.
+/// What came of an attempt to start a sequence.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Verdict {
+    Started,
+    /// It waits for something else than room.
+    Skipped,
+    /// It needs this many free blocks.
+    Blocked(u32),
+}
+
+/// What a sequence can start behind. The blocks themselves are in [`Scheduler::hits`] or in the table of the leader.
 #[derive(Clone, Copy, Default)]
-struct Prefix {
-    num_blocks: u32,
+pub(super) struct Prefix {
+    /// Whole blocks that are shared.
+    pub(super) num_blocks: u32,
     /// Those of them that nobody holds: sharing them uses up free blocks.
-    num_free: u32,
+    pub(super) num_free: u32,
+    /// Positions that are already computed: of the shared blocks, and of the copied one.
+    pub(super) num_tokens: u32,
+    /// The sequence of the same group that holds the blocks, if they don't come from the cache.
+    pub(super) leader: Option<Slot>,
+    /// The leader's block of which a part is copied, with the leader.
+    pub(super) copy: Option<(Slot, SeqId, BlockId)>,
 }
 
 impl Scheduler {
-    /// Admits from the head of the queue until the budget, the running set or memory is full. The head blocks those behind it (S10).
+    /// Admits until the budget, the running set or memory is full.
     pub(super) fn admit_waiting(&mut self, pass: &mut Pass<'_>) {
-        while pass.tokens_left > 0 && self.running.len() < self.config.max_num_active_seqs as usize {
-            let Some(&head) = self.waiting.front() else { return };
-            if !self.try_admit(head, pass) {
+        let mut num_passed = 0;
+        let mut candidate = self.head();
+        while let Some((key, slot)) = candidate {
+            if pass.is_full() {
                 return;
             }
+            if self.running.len() >= self.config.max_num_active_seqs as usize {
+                if self.is_skipped(slot) {
+                    candidate = self.waiting.after(key);
+                } else if !self.displace_for(slot, pass) {
+                    return;
+                }
+                continue;
+            }
+            candidate = match self.try_admit(slot, pass) {
+                Verdict::Started if num_passed == 0 => self.head(),
+                Verdict::Started | Verdict::Skipped => self.waiting.after(key),
+                Verdict::Blocked(num_blocks) => {
+                    if num_blocks <= self.pool.num_free() + self.num_parked() {
+                        // The steps in flight hold what it needs; nobody may take it meanwhile.
+                        return;
+                    }
+                    if self.displace_for(slot, pass) {
+                        continue;
+                    }
+                    num_passed += 1;
+                    if num_passed > MAX_PASSED || !self.may_pass(slot) {
+                        return;
+                    }
+                    self.waiting.after(key)
+                }
+            };
         }
     }
 
-    /// Admits the head of the queue, or changes nothing and says false.
-    fn try_admit(&mut self, head: SeqId, pass: &mut Pass<'_>) -> bool {
+    /// Whether something else than room keeps a sequence waiting.
+    fn is_skipped(&self, slot: Slot) -> bool {
+        let options = &self.seqs[slot].options;
+        !self
+            .adapters
+            .admits(options.adapter, self.policies.max_active_adapters)
+            || self.waits_for_leader(slot)
+    }
+
+    /// Starts a sequence, or changes nothing.
+    fn try_admit(&mut self, slot: Slot, pass: &mut Pass<'_>) -> Verdict {
+        if self.is_skipped(slot) {
+            return Verdict::Skipped;
+        }
+        let (free, reserve) = (self.pool.num_free(), self.reserve());
+        let seq = &self.seqs[slot];
+        // At least one position is computed, into a block of its own; and its tokens have to be known.
+        if seq.num_pending > 0 || free == 0 {
+            return Verdict::Blocked(1 + reserve);
+        }
+        let num_blocks = seq.num_tokens().div_ceil(self.config.block_size);
+        let prefix = self.find_prefix(slot);
+        let needed = num_blocks - prefix.num_blocks + prefix.num_free + reserve;
+        if needed > free {
+            return Verdict::Blocked(needed);
+        }
+        self.start(slot, prefix, pass);
+        Verdict::Started
+    }
+
+    fn start(&mut self, slot: Slot, prefix: Prefix, pass: &mut Pass<'_>) {
         let block_size = self.config.block_size;
-        let prefix = self.find_prefix(head);
-        let seq = queued(&mut self.seqs, head);
-        let reserved = seq.num_tokens().div_ceil(block_size) - prefix.num_blocks;
-        if reserved > self.pool.num_free() - prefix.num_free {
-            return false;
+        let seq = &mut self.seqs[slot];
+        self.waiting.remove(seq);
+        seq.reserve(block_size);
+        if let Some(leader) = prefix.leader {
+            self.share_with_leader(slot, leader, prefix.num_blocks);
+        } else {
+            let hits = self.hits.drain(..);
+            seq.blocks.extend(hits.map(|cached| self.pool.share(cached)));
         }
-        for index in 0..prefix.num_blocks {
-            let hash = seq.block_hash(index, block_size);
-            let cached = self
-                .pool
-                .find(&hash)
-                .expect("sharing a block doesn't make another one unfindable");
-            seq.blocks.push(self.pool.share(cached));
-        }
-        let cached_tokens = prefix.num_blocks * block_size;
-        let num_tokens = pass.chunk(seq, cached_tokens);
-        let needed = (cached_tokens + num_tokens).div_ceil(block_size) - prefix.num_blocks;
+        let seq = &mut self.seqs[slot];
+        let num_tokens = pass.chunk(seq, prefix.num_tokens);
+        let needed = (prefix.num_tokens + num_tokens).div_ceil(block_size) - prefix.num_blocks;
+        self.pool.log().act_for(seq.id);
         let allocated = self.pool.allocate(needed, &mut seq.blocks);
         debug_assert!(
             allocated,
             "a chunk needs no more than the whole sequence, which fits"
         );
-
-        self.waiting.pop_front();
-        self.num_queued_tokens -= u64::from(seq.prompt_len);
-        self.running.push(head);
+        self.running.push(slot);
+        self.adapters.enter(seq.options.adapter);
         seq.phase = Phase::Running;
-        seq.num_computed = cached_tokens;
-        seq.num_written = cached_tokens;
+        seq.blocked_since = None;
+        seq.num_computed = prefix.num_tokens;
+        seq.num_written = prefix.num_tokens;
         seq.num_published = prefix.num_blocks;
         let resumed = seq.num_preemptions > 0;
         if self.config.enable_prefix_caching && seq.reads_prefix_cache {
             self.counters
-                .count_lookup(resumed, seq.num_tokens(), cached_tokens);
+                .count_lookup(resumed, seq.num_tokens(), prefix.num_tokens);
         }
         pass.events.push(Event::Scheduled {
-            seq: head,
-            cached_tokens,
+            seq: seq.id,
+            cached_tokens: prefix.num_tokens,
             resumed,
         });
-        pass.push(seq, num_tokens, 0);
-        true
+        pass.push(seq, slot, num_tokens, 0);
+        pass.copy_from(prefix.copy);
+        self.shares.charge(&seq.options, num_tokens);
     }
 
-    /// The longest run of cached blocks that leaves at least one token to compute: the cache holds KV, not the logits to sample from.
-    fn find_prefix(&mut self, id: SeqId) -> Prefix {
-        let seq = queued(&mut self.seqs, id);
+    /// The longest run of known blocks that leaves at least one token to compute: the cache holds KV, not the logits to sample from.
+    fn find_prefix(&mut self, slot: Slot) -> Prefix {
+        self.hits.clear();
+        if let Some(prefix) = self.find_group_prefix(slot) {
+            return prefix;
+        }
+        let seq = &mut self.seqs[slot];
         let mut prefix = Prefix::default();
         if !self.config.enable_prefix_caching || !seq.reads_prefix_cache {
             return prefix;
@@ -87,7 +166,9 @@ impl Scheduler {
             };
             prefix.num_blocks += 1;
             prefix.num_free += u32::from(cached.is_free);
+            self.hits.push(cached);
         }
+        prefix.num_tokens = prefix.num_blocks * self.config.block_size;
         prefix
     }
 }

@@ -1,7 +1,8 @@
 //! The end of a step: what it wrote becomes findable, what it sampled becomes output.
 
+use super::Scheduler;
 use super::step::{Step, Work};
-use super::{Scheduler, queued};
+use crate::arena::Slot;
 use crate::event::{Event, FinishReason};
 use crate::ids::{SeqId, StepId, TokenId};
 use crate::plan::StepOutcome;
@@ -74,7 +75,12 @@ impl Scheduler {
             return;
         };
         for work in &failed.work {
-            self.end(work.seq, FinishReason::Error, events);
+            self.leave_step(work);
+        }
+        for work in &failed.work {
+            if self.seqs.find(work.slot, work.seq).is_some() {
+                self.end(work.slot, FinishReason::Error, events);
+            }
         }
         self.retire(&mut failed);
     }
@@ -94,36 +100,50 @@ impl Scheduler {
             .ok_or(CompleteError::UnexpectedStep { step, expected })
     }
 
-    fn complete_work(&mut self, work: Work, token: Option<TokenId>, events: &mut Vec<Event>) {
-        let Some(seq) = self.seqs.get_mut(&work.seq) else {
-            return;
-        };
-        let computed_prompt = work
-            .num_written
-            .min(seq.prompt_len)
-            .saturating_sub(work.num_written - work.num_tokens);
-        self.counters.num_prompt_tokens += u64::from(computed_prompt);
-        seq.num_written = work.num_written;
-        self.publish_full_blocks(work.seq);
-        let Some(token) = token else { return };
-        self.counters.num_generation_tokens += 1;
-        let reason = queued(&mut self.seqs, work.seq).push_output(token);
-        events.push(Event::Token { seq: work.seq, token });
-        if let Some(reason) = reason {
-            self.end(work.seq, reason, events);
+    /// A step no longer touches the blocks of a sequence, nor of the one that it copied from.
+    fn leave_step(&mut self, work: &Work) {
+        let leader = work.copy.and_then(|(slot, id, _)| self.seqs.find(slot, id));
+        if let Some(leader) = leader {
+            leader.num_in_flight -= 1;
+        }
+        if let Some(seq) = self.seqs.find(work.slot, work.seq) {
+            seq.num_in_flight -= 1;
+            seq.num_pending -= u32::from(work.samples);
         }
     }
 
-    /// Makes the blocks findable that are full and written, output included.
-    fn publish_full_blocks(&mut self, id: SeqId) {
-        if !self.config.enable_prefix_caching {
+    fn complete_work(&mut self, work: Work, token: Option<TokenId>, events: &mut Vec<Event>) {
+        self.leave_step(&work);
+        let Some(seq) = self.seqs.find(work.slot, work.seq) else {
             return;
+        };
+        let num_written = work.first + work.num_tokens;
+        let computed_prompt = num_written.min(seq.prompt_len).saturating_sub(work.first);
+        self.counters.num_prompt_tokens += u64::from(computed_prompt);
+        // A sequence preempted since has lost what the step wrote, but not what it sampled.
+        if seq.num_preemptions == work.num_preemptions {
+            seq.num_written = num_written;
+            self.publish_full_blocks(work.slot);
         }
-        let seq = queued(&mut self.seqs, id);
+        let Some(token) = token else { return };
+        self.counters.num_generation_tokens += 1;
+        let reason = self.seqs[work.slot].push_output(token);
+        events.push(Event::Token { seq: work.seq, token });
+        if let Some(reason) = reason {
+            self.end(work.slot, reason, events);
+        }
+    }
+
+    /// Seals the blocks that are full and written, output included: nobody writes to them again. With a prefix cache they can be found.
+    fn publish_full_blocks(&mut self, slot: Slot) {
+        let seq = &mut self.seqs[slot];
         let num_full = seq.num_written / self.config.block_size;
-        for index in seq.num_published..num_full {
-            let hash = seq.block_hash(index, self.config.block_size);
-            self.pool.publish(&seq.blocks[index as usize], hash);
+        if self.config.enable_prefix_caching {
+            self.pool.log().act_for(seq.id);
+            for index in seq.num_published..num_full {
+                let hash = seq.block_hash(index, self.config.block_size);
+                self.pool.publish(&seq.blocks[index as usize], hash);
+            }
         }
         seq.num_published = num_full;
     }

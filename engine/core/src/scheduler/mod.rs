@@ -69,109 +69,146 @@
 //! *Orca* (2022) for batching between steps.
 
 mod abort;
+mod adapters;
 mod admit;
+mod ageing;
 mod complete;
+mod deadline;
+mod group;
 mod preempt;
+mod queue;
+mod reserve;
 mod running;
+mod seats;
+mod shares;
 mod stats;
 mod step;
 mod submit;
+mod victim;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 pub use complete::CompleteError;
+pub(crate) use queue::QueueKey;
 pub use stats::Stats;
 pub(crate) use step::Step;
 pub use submit::Reject;
 
-use crate::block::BlockPool;
+use crate::arena::{Arena, Slot};
+use crate::block::{BlockEvent, BlockPool, Cached};
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::event::Event;
-use crate::ids::{Micros, SeqId, StepId};
+use crate::ids::{Micros, SeqId};
 use crate::plan::StepPlan;
-use crate::sequence::Sequence;
+use crate::policy::Policies;
+use adapters::Adapters;
+use queue::WaitingQueue;
+use shares::Shares;
 use stats::Counters;
 use step::Pass;
 
-/// Steps that may be planned and not completed.
-pub(crate) const MAX_IN_FLIGHT: usize = 1;
-
 /// The scheduler of one data-parallel rank; see [the module](self) for what it decides and why.
 #[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
 pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
+    pub(crate) policies: Policies,
     pub(crate) pool: BlockPool,
     /// Every sequence that hasn't ended.
-    pub(crate) seqs: BTreeMap<SeqId, Sequence>,
+    pub(crate) seqs: Arena,
     /// In the order they started.
-    pub(crate) running: Vec<SeqId>,
-    /// The next one to start first.
-    pub(crate) waiting: VecDeque<SeqId>,
-    /// Prompt tokens of `waiting`.
-    pub(crate) num_queued_tokens: u64,
+    pub(crate) running: Vec<Slot>,
+    pub(crate) waiting: WaitingQueue,
+    pub(crate) adapters: Adapters,
+    pub(crate) shares: Shares,
+    /// Of the sequences that have one.
+    deadlines: BTreeSet<(Micros, SeqId)>,
     /// Planned and not completed, oldest first.
     pub(crate) in_flight: VecDeque<Step>,
     /// Buffers of retired steps.
     spare: Vec<Step>,
+    /// The cached blocks that the sequence under consideration can start behind.
+    hits: Vec<Cached>,
     next_seq: u64,
     next_step: u64,
-    now: Micros,
+    pub(crate) now: Micros,
     counters: Counters,
 }
 
 impl Scheduler {
-    /// An idle scheduler with an empty cache.
+    /// An idle scheduler with an empty cache, and vLLM's rules.
     ///
     /// # Errors
     /// If the limits can't work, see [`SchedulerConfig::validate`].
     pub fn new(config: SchedulerConfig) -> Result<Self, ConfigError> {
+        Self::with_policies(config, Policies::vllm())
+    }
+
+    /// An idle scheduler with an empty cache.
+    ///
+    /// # Errors
+    /// If the limits or the policies can't work, see [`SchedulerConfig::validate`] and [`Policies::validate`].
+    pub fn with_policies(config: SchedulerConfig, policies: Policies) -> Result<Self, ConfigError> {
         config.validate()?;
+        policies.validate(&config)?;
+        let max_in_flight = policies.max_in_flight as usize;
+        let mut pool = BlockPool::new(config.num_blocks);
+        if policies.block_events {
+            pool.log().turn_on();
+        }
         Ok(Self {
-            pool: BlockPool::new(config.num_blocks),
-            seqs: BTreeMap::new(),
-            running: Vec::new(),
-            waiting: VecDeque::new(),
-            num_queued_tokens: 0,
-            in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
-            spare: Vec::with_capacity(MAX_IN_FLIGHT),
+            pool,
+            seqs: Arena::default(),
+            running: Vec::with_capacity(config.max_num_active_seqs as usize),
+            waiting: WaitingQueue::new(policies.fair_share),
+            adapters: Adapters::default(),
+            shares: Shares::new(policies.fair_share),
+            deadlines: BTreeSet::new(),
+            in_flight: VecDeque::with_capacity(max_in_flight),
+            spare: Vec::with_capacity(max_in_flight),
+            hits: Vec::new(),
             next_seq: 0,
             next_step: 0,
             now: Micros(0),
             counters: Counters::default(),
             config,
+            policies,
         })
     }
 
     /// Plans the next step into `plan`, whose former content is dropped, and appends what happened to `events`.
     ///
-    /// False, with an empty plan, if there is nothing to run: no sequence exists, or a step is still in flight. After true, the plan's step must
-    /// be given to [`Scheduler::complete`] or [`Scheduler::fail_step`].
+    /// False, with an empty plan, if there is nothing to run: nothing can start, or as many steps as may be are in flight, or
+    /// everything waits for one of them. After true, the plan's step must be given to [`Scheduler::complete`] or [`Scheduler::fail_step`].
     pub fn schedule(&mut self, now: Micros, plan: &mut StepPlan, events: &mut Vec<Event>) -> bool {
         plan.clear();
         self.advance_clock(now);
-        if self.in_flight.len() >= MAX_IN_FLIGHT {
+        self.expire(events);
+        if self.in_flight.len() >= self.policies.max_in_flight as usize {
             return false;
         }
         let mut step = self.spare.pop().unwrap_or_default();
-        let mut pass = Pass {
-            tokens_left: self.config.max_num_batched_tokens,
-            max_chunk: self.max_chunk(),
-            plan,
-            step: &mut step,
-            events,
-        };
-        let preempted = self.schedule_running(&mut pass);
-        if !preempted {
-            self.admit_waiting(&mut pass);
+        loop {
+            let mut pass = Pass::new(self, &mut step, events);
+            self.schedule_running(&mut pass);
+            let Pass {
+                preempted,
+                waits_for_blocks,
+                ..
+            } = pass;
+            if !preempted && !waits_for_blocks {
+                self.admit_waiting(&mut pass);
+            }
+            // A pass in which somebody had to give way to himself may leave nothing to run; then the next one plans without him.
+            if !step.work.is_empty() || !preempted {
+                break;
+            }
         }
         if step.work.is_empty() {
             self.spare.push(step);
             return false;
         }
-        step.id = StepId(self.next_step);
-        plan.step = step.id;
-        self.next_step += 1;
-        self.in_flight.push_back(step);
+        self.commit(step, plan);
         true
     }
 
@@ -180,12 +217,22 @@ impl Scheduler {
         self.pool.reset()
     }
 
+    /// Appends to `events` how the content that can be found has changed since the last call, if
+    /// [`block_events`](Policies::block_events) is on.
+    pub fn take_block_events(&mut self, events: &mut Vec<BlockEvent>) {
+        self.pool.log().take(events);
+    }
+
     /// The largest piece of one sequence in this step. The threshold keeps long prompts from crowding out others, so it doesn't apply to a
     /// sequence that is alone (S4).
     fn max_chunk(&self) -> u32 {
+        let num_eligible = self.running.len() + self.waiting.num_ready();
         match self.config.long_prefill_token_threshold {
             0 => u32::MAX,
-            _ if self.seqs.len() <= 1 => u32::MAX,
+            _ if num_eligible <= 1 => u32::MAX,
+            threshold if self.policies.adaptive_prefill_threshold => {
+                threshold.max(self.config.max_num_batched_tokens / num_eligible as u32)
+            }
             threshold => threshold,
         }
     }
@@ -194,10 +241,4 @@ impl Scheduler {
     fn advance_clock(&mut self, now: Micros) {
         self.now = self.now.max(now);
     }
-}
-
-/// The sequence behind an id that came from a queue.
-fn queued(seqs: &mut BTreeMap<SeqId, Sequence>, id: SeqId) -> &mut Sequence {
-    seqs.get_mut(&id)
-        .expect("a sequence leaves its queue before it leaves the map")
 }

@@ -1,34 +1,40 @@
-//! The running set's share of a step: first come, first served, before anything is admitted (S2, S3).
+//! The running set's share of a step: in the order of their start, before anything is admitted (S2, S3).
+//!
+//! Law: a sequence that finds the budget used up, or has nothing to compute before a step in flight completes, is passed over; those behind it
+//! may still run. One that waits for blocks that a step in flight holds keeps those behind it from taking any.
 
+use super::Scheduler;
+use super::preempt::Room;
 use super::step::Pass;
-use super::{Scheduler, queued};
 
 impl Scheduler {
-    /// Gives each running sequence its next positions. Says whether a sequence was preempted for it.
-    pub(super) fn schedule_running(&mut self, pass: &mut Pass<'_>) -> bool {
-        let mut preempted = false;
+    /// Gives each running sequence its next positions.
+    pub(super) fn schedule_running(&mut self, pass: &mut Pass<'_>) {
         let mut index = 0;
-        // Preemption shortens the list behind `index`.
-        while let Some(&id) = self.running.get(index) {
-            let seq = queued(&mut self.seqs, id);
+        // Preemption shortens the list.
+        while let Some(&slot) = self.running.get(index) {
+            let seq = &mut self.seqs[slot];
             let num_tokens = pass.chunk(seq, seq.num_computed);
-            // With the budget used up, or its input in flight, a sequence is skipped; a later one may still run.
-            if num_tokens > 0 {
-                let needed = (seq.num_computed + num_tokens).div_ceil(self.config.block_size);
-                let blocks_from = seq.blocks.len() as u32;
-                while !self
-                    .pool
-                    .allocate(needed - blocks_from, &mut queued(&mut self.seqs, id).blocks)
-                {
-                    preempted = true;
-                    if self.preempt_last(pass.events) == Some(id) {
-                        return true;
-                    }
+            let blocks_from = seq.blocks.len() as u32;
+            let end = seq.num_computed + num_tokens;
+            let num_blocks = end.div_ceil(self.config.block_size).saturating_sub(blocks_from);
+            if num_tokens > 0 && num_blocks == 0 {
+                pass.push(seq, slot, num_tokens, blocks_from);
+                self.shares.charge(&seq.options, num_tokens);
+            } else if num_tokens > 0 && !pass.waits_for_blocks {
+                match self.make_room(index, num_blocks, pass) {
+                    Room::Made(at) => index = at,
+                    Room::Later => continue,
+                    Room::Gone => return,
                 }
-                pass.push(queued(&mut self.seqs, id), num_tokens, blocks_from);
+                let seq = &mut self.seqs[slot];
+                self.pool.log().act_for(seq.id);
+                let allocated = self.pool.allocate(num_blocks, &mut seq.blocks);
+                debug_assert!(allocated, "room was made above");
+                pass.push(seq, slot, num_tokens, blocks_from);
+                self.shares.charge(&seq.options, num_tokens);
             }
             index += 1;
         }
-        preempted
     }
 }

@@ -10,6 +10,8 @@ pub struct Stats {
     pub num_running: u32,
     /// Sequences that wait, preempted ones included.
     pub num_waiting: u32,
+    /// Those of them that wait for something else than room.
+    pub num_deferred: u32,
     /// Prompt tokens of the sequences that wait.
     pub num_queued_tokens: u64,
     /// How long the sequence at the head of the queue has existed, in microseconds; 0 if none waits.
@@ -69,12 +71,13 @@ impl Counters {
 impl Scheduler {
     /// A snapshot. Costs nothing that grows with the number of sequences.
     pub fn stats(&self) -> Stats {
-        let head = self.waiting.front().and_then(|id| self.seqs.get(id));
+        let head = self.waiting.front().map(|(_, slot)| &self.seqs[slot]);
         let (free, usable) = (self.pool.num_free(), self.pool.num_usable());
         Stats {
             num_running: self.running.len() as u32,
             num_waiting: self.waiting.len() as u32,
-            num_queued_tokens: self.num_queued_tokens,
+            num_deferred: self.waiting.num_deferred() as u32,
+            num_queued_tokens: self.waiting.num_tokens(),
             head_age: Micros(head.map_or(0, |seq| self.now.0.saturating_sub(seq.arrival.0))),
             num_free_blocks: free,
             num_usable_blocks: usable,

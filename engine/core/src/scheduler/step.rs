@@ -1,29 +1,42 @@
 //! A step while it is planned, and what is remembered of it until it completes.
+//!
+//! First it is decided who computes what, which can be taken back; then the decisions are written into the plan.
 
+use std::ops::Range;
+
+use super::Scheduler;
+use crate::arena::Slot;
 use crate::block::BlockRef;
 use crate::event::Event;
-use crate::ids::{SeqId, StepId};
-use crate::plan::{SeqPlan, StepPlan};
+use crate::ids::{BlockId, SeqId, StepId};
+use crate::plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepPlan};
 use crate::sequence::Sequence;
 
 /// A planned step that hasn't completed.
 #[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
 pub(crate) struct Step {
     pub(crate) id: StepId,
     /// In the plan's order.
     pub(crate) work: Vec<Work>,
-    /// Blocks of sequences that were aborted meanwhile: the executor still writes to them.
+    /// Blocks of sequences that ended or were preempted meanwhile: the executor still touches them.
     pub(crate) parked: Vec<BlockRef>,
 }
 
 /// What a step does for one sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
+    pub(crate) slot: Slot,
     pub(crate) seq: SeqId,
+    /// How often the sequence had been preempted: its blocks are others after that.
+    pub(crate) num_preemptions: u32,
+    pub(crate) first: u32,
     pub(crate) num_tokens: u32,
-    /// Positions of the sequence that are written once the step completes.
-    pub(crate) num_written: u32,
+    /// Entries of its block table that the executor knows.
+    pub(crate) blocks_from: u32,
     pub(crate) samples: bool,
+    /// The sequence and the block from which it copies the positions before `first`.
+    pub(crate) copy: Option<(Slot, SeqId, BlockId)>,
 }
 
 impl Default for Step {
@@ -36,59 +49,142 @@ impl Default for Step {
     }
 }
 
-impl Step {
-    pub(crate) fn names(&self, seq: SeqId) -> bool {
-        self.work.iter().any(|work| work.seq == seq)
-    }
-}
-
 /// One call of `schedule` under way.
 pub(crate) struct Pass<'a> {
-    /// Input positions that this step can still take.
-    pub(crate) tokens_left: u32,
+    /// Positions that this step can still take, without drafts.
+    tokens_left: u32,
+    /// Positions that this step can still take, with drafts.
+    input_left: u32,
+    draft_slots: u32,
     /// The largest piece of one sequence.
-    pub(crate) max_chunk: u32,
-    pub(crate) plan: &'a mut StepPlan,
+    max_chunk: u32,
+    /// Whether a sequence had to give way: nobody is admitted then (S7).
+    pub(crate) preempted: bool,
+    /// Whether a running sequence waits for blocks that a step in flight holds: nobody takes any then.
+    pub(crate) waits_for_blocks: bool,
     pub(crate) step: &'a mut Step,
     pub(crate) events: &'a mut Vec<Event>,
 }
 
-impl Pass<'_> {
-    /// How many positions the sequence gets if `num_computed` of its tokens are computed.
-    pub(crate) fn chunk(&self, seq: &Sequence, num_computed: u32) -> u32 {
-        (seq.num_tokens() - num_computed)
-            .min(self.max_chunk)
-            .min(self.tokens_left)
+impl<'a> Pass<'a> {
+    pub(crate) fn new(scheduler: &Scheduler, step: &'a mut Step, events: &'a mut Vec<Event>) -> Self {
+        let input = scheduler.config.max_num_batched_tokens;
+        Self {
+            tokens_left: scheduler.policies.max_num_scheduled_tokens.unwrap_or(input),
+            input_left: input,
+            draft_slots: scheduler.policies.draft_slots,
+            max_chunk: scheduler.max_chunk(),
+            preempted: false,
+            waits_for_blocks: false,
+            step,
+            events,
+        }
     }
 
-    /// Plans the sequence's next `num_tokens` positions, which its blocks cover. Those from index `blocks_from` on are new to the executor.
-    pub(crate) fn push(&mut self, seq: &mut Sequence, num_tokens: u32, blocks_from: u32) {
+    /// Whether nothing more can be planned (S8).
+    pub(crate) fn is_full(&self) -> bool {
+        self.tokens_left == 0 || self.input_left <= self.draft_slots
+    }
+
+    /// How many positions the sequence gets if `num_computed` of its tokens are computed (S3).
+    pub(crate) fn chunk(&self, seq: &Sequence, num_computed: u32) -> u32 {
+        seq.num_wanted(num_computed)
+            .min(self.max_chunk)
+            .min(self.tokens_left)
+            .min(self.input_left.saturating_sub(self.draft_slots))
+    }
+
+    /// Decides to compute the sequence's next `num_tokens` positions, which its blocks cover. Those from index `blocks_from` on are new to
+    /// the executor.
+    pub(crate) fn push(&mut self, seq: &mut Sequence, slot: Slot, num_tokens: u32, blocks_from: u32) {
         let (first, end) = (seq.num_computed, seq.num_computed + num_tokens);
-        let samples = end == seq.num_tokens();
-        let tokens_start = self.plan.tokens.len();
-        self.plan
-            .tokens
-            .extend_from_slice(&seq.tokens[first as usize..end as usize]);
-        let blocks_start = self.plan.blocks.len();
-        self.plan
-            .blocks
-            .extend(seq.blocks[blocks_from as usize..].iter().map(BlockRef::id));
-        self.plan.seqs.push(SeqPlan {
-            seq: seq.id,
-            first_position: first,
-            tokens: tokens_start..self.plan.tokens.len(),
-            blocks_from,
-            blocks: blocks_start..self.plan.blocks.len(),
-            samples,
-            output_index: seq.num_output(),
-        });
         self.step.work.push(Work {
+            slot,
             seq: seq.id,
+            num_preemptions: seq.num_preemptions,
+            first,
             num_tokens,
-            num_written: end,
-            samples,
+            blocks_from,
+            samples: end == seq.target(),
+            copy: None,
         });
         self.tokens_left -= num_tokens;
+        self.input_left -= num_tokens + self.draft_slots;
         seq.num_computed = end;
     }
+
+    /// The sequence that was decided on last starts with a copied block.
+    pub(crate) fn copy_from(&mut self, source: Option<(Slot, SeqId, BlockId)>) {
+        if let Some(work) = self.step.work.last_mut() {
+            work.copy = source;
+        }
+    }
+
+    /// Takes back what was decided for a sequence, and says how many positions that were (S6).
+    pub(crate) fn take_back(&mut self, slot: Slot) -> Option<u32> {
+        let at = self.step.work.iter().position(|work| work.slot == slot)?;
+        let Work { num_tokens, .. } = self.step.work.remove(at);
+        self.tokens_left += num_tokens;
+        self.input_left += num_tokens + self.draft_slots;
+        Some(num_tokens)
+    }
+}
+
+impl Scheduler {
+    /// Writes what was decided into `plan` and puts the step in flight.
+    pub(super) fn commit(&mut self, mut step: Step, plan: &mut StepPlan) {
+        step.id = StepId(self.next_step);
+        plan.step = step.id;
+        self.next_step += 1;
+        for work in &step.work {
+            self.write(work, plan);
+            let reader = work.copy.and_then(|(slot, id, _)| self.seqs.find(slot, id));
+            if let Some(leader) = reader {
+                leader.num_in_flight += 1;
+                leader.last_step = step.id;
+            }
+            let seq = &mut self.seqs[work.slot];
+            seq.num_in_flight += 1;
+            seq.last_step = step.id;
+            seq.num_pending += u32::from(work.samples);
+        }
+        self.in_flight.push_back(step);
+    }
+
+    fn write(&self, work: &Work, plan: &mut StepPlan) {
+        let seq = &self.seqs[work.slot];
+        let tokens_start = plan.tokens.len();
+        let (first, end) = (work.first, work.first + work.num_tokens);
+        // The last ones may still be in the making.
+        let known = end.min(seq.num_tokens());
+        plan.tokens
+            .extend_from_slice(&seq.tokens[first as usize..known as usize]);
+        plan.tokens
+            .resize(tokens_start + work.num_tokens as usize, PENDING_TOKEN);
+        if let Some((_, _, from)) = work.copy {
+            let index = first / self.config.block_size;
+            plan.copies.push(BlockCopy {
+                seq: seq.id,
+                from,
+                to: seq.blocks[index as usize].id(),
+                num_positions: first % self.config.block_size,
+            });
+        }
+        let blocks = push_ids(&mut plan.blocks, &seq.blocks[work.blocks_from as usize..]);
+        plan.seqs.push(SeqPlan {
+            seq: seq.id,
+            first_position: first,
+            tokens: tokens_start..plan.tokens.len(),
+            blocks_from: work.blocks_from,
+            blocks,
+            samples: work.samples,
+            output_index: seq.num_output() + seq.num_pending,
+        });
+    }
+}
+
+fn push_ids(ids: &mut Vec<BlockId>, table: &[BlockRef]) -> Range<usize> {
+    let start = ids.len();
+    ids.extend(table.iter().map(BlockRef::id));
+    start..ids.len()
 }

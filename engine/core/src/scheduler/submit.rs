@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::ids::{Micros, SeqId};
-use crate::request::Request;
+use crate::request::{Request, RequestOptions};
 use crate::sequence::Sequence;
 
 /// Why a request was refused. Nothing was queued.
@@ -84,10 +84,23 @@ impl Scheduler {
     /// # Errors
     /// If it can never run, or the queue is full.
     pub fn submit(&mut self, now: Micros, request: Request) -> Result<SeqId, Reject> {
+        self.submit_with(now, request, RequestOptions::default())
+    }
+
+    /// Queues one sequence with a tenant, an adapter, a deadline or something to wait for.
+    ///
+    /// # Errors
+    /// As for [`Scheduler::submit`].
+    pub fn submit_with(
+        &mut self,
+        now: Micros,
+        request: Request,
+        options: RequestOptions,
+    ) -> Result<SeqId, Reject> {
         self.advance_clock(now);
         let max_tokens = self.max_tokens(&request)?;
         self.check_queue(1, request.prompt.len() as u64)?;
-        Ok(self.enqueue(request, max_tokens))
+        Ok(self.enqueue(request, options, max_tokens))
     }
 
     /// Queues all sequences of one request, in order, or none of them.
@@ -95,6 +108,21 @@ impl Scheduler {
     /// # Errors
     /// The first reason why one of them can't be queued.
     pub fn submit_group(&mut self, now: Micros, requests: Vec<Request>) -> Result<Vec<SeqId>, Reject> {
+        self.submit_group_with(now, requests, RequestOptions::default())
+    }
+
+    /// Queues all sequences of one request, in order, or none of them, with the same options.
+    ///
+    /// With [`share_group_prompts`](crate::Policies::share_group_prompts), those with the first one's prompt and identity share its blocks.
+    ///
+    /// # Errors
+    /// As for [`Scheduler::submit_group`].
+    pub fn submit_group_with(
+        &mut self,
+        now: Micros,
+        requests: Vec<Request>,
+        options: RequestOptions,
+    ) -> Result<Vec<SeqId>, Reject> {
         self.advance_clock(now);
         let max_tokens = requests
             .iter()
@@ -102,11 +130,32 @@ impl Scheduler {
             .collect::<Result<Vec<_>, _>>()?;
         let num_tokens = requests.iter().map(|request| request.prompt.len() as u64).sum();
         self.check_queue(requests.len(), num_tokens)?;
-        Ok(requests
-            .into_iter()
-            .zip(max_tokens)
-            .map(|(request, max_tokens)| self.enqueue(request, max_tokens))
-            .collect())
+        let mut leader = None;
+        let mut ids = Vec::with_capacity(requests.len());
+        for (request, max_tokens) in requests.into_iter().zip(max_tokens) {
+            let source = (request.prompt.clone(), request.cache_root);
+            let shares = self.policies.share_group_prompts && request.reads_prefix_cache;
+            let id = self.enqueue(request, options, max_tokens);
+            let (first, first_source) = leader.get_or_insert_with(|| (id, source.clone()));
+            if shares && *first != id && *first_source == source {
+                self.follow(id, *first);
+            }
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// What a sequence was deferred for has happened: it may start now. Others are ignored.
+    pub fn undefer(&mut self, seq: SeqId) {
+        if let Some(slot) = self.seqs.slot_of(seq) {
+            self.waiting.undefer(&mut self.seqs[slot]);
+        }
+    }
+
+    fn follow(&mut self, id: SeqId, leader: SeqId) {
+        if let Some(slot) = self.seqs.slot_of(id) {
+            self.seqs[slot].leader = Some(leader);
+        }
     }
 
     /// The output tokens that a request can get, at least 1.
@@ -146,7 +195,7 @@ impl Scheduler {
                 limit,
             });
         }
-        let (queued, limit) = (self.num_queued_tokens, self.config.max_num_queued_tokens);
+        let (queued, limit) = (self.waiting.num_tokens(), self.config.max_num_queued_tokens);
         if num_tokens > limit.saturating_sub(queued) {
             return Err(Reject::QueuedTokensFull {
                 queued,
@@ -157,13 +206,17 @@ impl Scheduler {
         Ok(())
     }
 
-    fn enqueue(&mut self, request: Request, max_tokens: u32) -> SeqId {
+    fn enqueue(&mut self, request: Request, options: RequestOptions, max_tokens: u32) -> SeqId {
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
-        let seq = Sequence::new(id, self.now, request, max_tokens);
-        self.num_queued_tokens += u64::from(seq.prompt_len);
-        self.waiting.push_back(id);
-        self.seqs.insert(id, seq);
+        let seq = Sequence::new(id, self.now, request, options, max_tokens);
+        let slot = self.seqs.insert(seq);
+        self.waiting
+            .push_back(&mut self.seqs[slot], slot, self.policies.order);
+        self.shares.enter(options.tenant);
+        if let Some(deadline) = options.deadline {
+            self.deadlines.insert((deadline, id));
+        }
         id
     }
 }

@@ -3,12 +3,12 @@
 //! The KV of a position is a digest of the cache root and of all tokens up to it, so a slot that was never written, or was written for another
 //! sequence, is seen when it is read. A sampled token is a function of the digest, so the output of a sequence is known without running it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    BlockId, Event, FinishReason, Micros, Reject, Request, Scheduler, SchedulerConfig, SeqId, SeqPlan,
-    StepOutcome, StepPlan, StopConditions, TokenId,
+    BlockId, Event, FinishReason, Micros, PENDING_TOKEN, Policies, Reject, Request, RequestOptions,
+    Scheduler, SchedulerConfig, SeqId, SeqPlan, StepId, StepOutcome, StepPlan, StopConditions, TokenId,
 };
 
 /// Sampled tokens are below it.
@@ -108,6 +108,8 @@ struct Known {
     root: CacheRoot,
     /// Prompt and sampled tokens.
     tokens: Vec<TokenId>,
+    /// Those of them that the scheduler knows; the others were sampled by steps in flight.
+    num_reported: usize,
     prompt_len: usize,
     table: Vec<BlockId>,
 }
@@ -120,17 +122,29 @@ pub(crate) struct Engine {
     pub(crate) events: Vec<Event>,
     /// Every plan so far.
     pub(crate) plans: Vec<StepPlan>,
-    clock: u64,
+    pub(crate) clock: u64,
     known: BTreeMap<SeqId, Known>,
     /// Digest per block and offset.
     slots: BTreeMap<(BlockId, u32), u64>,
-    outcome: Option<StepOutcome>,
+    in_flight: VecDeque<Started>,
+}
+
+/// A step that was run and not reported.
+struct Started {
+    step: StepId,
+    outcome: StepOutcome,
+    /// Every block that it reads or writes, and for whom.
+    touched: Vec<(BlockId, SeqId)>,
 }
 
 impl Engine {
     pub(crate) fn new(config: SchedulerConfig) -> Self {
+        Self::with_policies(config, Policies::vllm())
+    }
+
+    pub(crate) fn with_policies(config: SchedulerConfig, policies: Policies) -> Self {
         Self {
-            scheduler: Scheduler::new(config.clone()).expect("the limits work"),
+            scheduler: Scheduler::with_policies(config.clone(), policies).expect("the limits work"),
             config,
             plan: StepPlan::new(),
             events: Vec::new(),
@@ -138,7 +152,7 @@ impl Engine {
             clock: 0,
             known: BTreeMap::new(),
             slots: BTreeMap::new(),
-            outcome: None,
+            in_flight: VecDeque::new(),
         }
     }
 
@@ -149,6 +163,23 @@ impl Engine {
 
     pub(crate) fn try_submit(&mut self, request: &Request) -> Result<SeqId, Reject> {
         let id = self.scheduler.submit(Micros(self.clock), request.clone())?;
+        self.learn(id, request);
+        Ok(id)
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "tests build a request in the call")]
+    pub(crate) fn submit_with(&mut self, request: Request, options: RequestOptions) -> SeqId {
+        self.try_submit_with(&request, options)
+            .expect("the request is taken")
+    }
+
+    pub(crate) fn try_submit_with(
+        &mut self,
+        request: &Request,
+        options: RequestOptions,
+    ) -> Result<SeqId, Reject> {
+        let now = Micros(self.clock);
+        let id = self.scheduler.submit_with(now, request.clone(), options)?;
         self.learn(id, request);
         Ok(id)
     }
@@ -168,6 +199,7 @@ impl Engine {
         let known = Known {
             root,
             prompt_len: tokens.len(),
+            num_reported: tokens.len(),
             tokens,
             table: Vec::new(),
         };
@@ -186,33 +218,37 @@ impl Engine {
         }
         self.assert_within_limits();
         self.plans.push(self.plan.clone());
-        self.outcome = Some(self.execute());
+        let started = self.execute();
+        self.in_flight.push_back(started);
         true
     }
 
-    /// Completes the step that was started.
+    /// Completes the oldest step that was started.
     pub(crate) fn finish(&mut self) {
-        let outcome = self.outcome.take().expect("a step was started");
+        let Started { step, outcome, .. } = self.in_flight.pop_front().expect("a step was started");
         self.scheduler
-            .complete(self.plan.step, &outcome, &mut self.events)
+            .complete(step, &outcome, &mut self.events)
             .expect("the outcome belongs to the plan");
-        for &(id, token) in &outcome.sampled {
+        for (id, _) in &outcome.sampled {
             self.known
-                .get_mut(&id)
+                .get_mut(id)
                 .expect("sampled sequences are known")
-                .tokens
-                .push(token);
+                .num_reported += 1;
         }
     }
 
-    /// Fails the step that was started.
+    /// Fails the oldest step that was started.
     pub(crate) fn fail(&mut self) {
-        self.outcome.take().expect("a step was started");
-        self.scheduler.fail_step(self.plan.step, &mut self.events);
+        let Started { step, .. } = self.in_flight.pop_front().expect("a step was started");
+        self.scheduler.fail_step(step, &mut self.events);
     }
 
     pub(crate) fn is_step_in_flight(&self) -> bool {
-        self.outcome.is_some()
+        !self.in_flight.is_empty()
+    }
+
+    pub(crate) fn num_in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// One whole step. Says whether there was one.
@@ -223,6 +259,21 @@ impl Engine {
             self.check();
         }
         started
+    }
+
+    /// Keeps as many steps in flight as the scheduler takes, and runs until nothing is left.
+    pub(crate) fn run_ahead(&mut self) {
+        for _ in 0..100_000 {
+            while self.start() {
+                self.check();
+            }
+            if self.in_flight.is_empty() {
+                return;
+            }
+            self.finish();
+            self.check();
+        }
+        panic!("the engine makes no progress");
     }
 
     /// Runs until nothing is left; a scheduler that makes no progress fails.
@@ -325,8 +376,24 @@ impl Engine {
         assert_eq!((next_token, next_block), (plan.tokens.len(), plan.blocks.len()));
     }
 
-    /// All reads see the state before the step, then all writes happen: sharing within a step would be caught.
-    fn execute(&mut self) -> StepOutcome {
+    /// Copies come first. Then all reads see the state before the step, and then all writes happen: sharing within a step would be caught.
+    fn execute(&mut self) -> Started {
+        let copied: Vec<_> = self
+            .plan
+            .copies
+            .iter()
+            .flat_map(|copy| {
+                let offsets = 0..copy.num_positions;
+                offsets.map(|offset| ((copy.to, offset), self.slots[&(copy.from, offset)]))
+            })
+            .collect();
+        self.slots.extend(copied);
+        let mut touched: Vec<_> = self
+            .plan
+            .copies
+            .iter()
+            .map(|copy| (copy.from, copy.seq))
+            .collect();
         let mut writes = Vec::new();
         let mut sampled = Vec::new();
         for seq in &self.plan.seqs {
@@ -356,26 +423,53 @@ impl Engine {
             }
             for (position, &digest) in (seq.first_position..).zip(written) {
                 writes.push((slot(known, position, &self.config), digest));
+                assert_unused(&self.in_flight, slot(known, position, &self.config).0, seq.seq);
             }
+            touched.extend(known.table.iter().map(|&block| (block, seq.seq)));
             if seq.samples {
-                sampled.push((seq.seq, sample(digests[digests.len() - 1])));
+                let token = sample(digests[digests.len() - 1]);
+                known.tokens.push(token);
+                sampled.push((seq.seq, token));
             }
         }
         let num_writes = writes.len();
         let step: BTreeMap<_, _> = writes.into_iter().collect();
         assert_eq!(step.len(), num_writes, "two sequences write to one slot");
         self.slots.extend(step);
-        StepOutcome { sampled }
+        Started {
+            step: self.plan.step,
+            outcome: StepOutcome { sampled },
+            touched,
+        }
     }
 }
 
-/// The digests of a sequence's positions up to the end of its part of the step. Asserts that the plan's tokens are the sequence's.
+/// A block that a step in flight touches for one sequence isn't written by a later step for another one.
+fn assert_unused(in_flight: &VecDeque<Started>, block: BlockId, writer: SeqId) {
+    for started in in_flight {
+        let user = started
+            .touched
+            .iter()
+            .find(|&&(used, user)| used == block && user != writer);
+        assert_eq!(
+            user, None,
+            "{writer:?} writes to a block that {:?} still uses",
+            started.step
+        );
+    }
+}
+
+/// The digests of a sequence's positions up to the end of its part of the step. Asserts that the plan's tokens are the sequence's, with
+/// placeholders where the scheduler can't know them yet.
 fn digests(known: &Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
     let first = seq.first_position as usize;
     let end = first + seq.tokens.len();
+    let mut expected = known.tokens[first..end].to_vec();
+    let num_known = known.num_reported.saturating_sub(first).min(expected.len());
+    expected[num_known..].fill(PENDING_TOKEN);
     assert_eq!(
         plan.tokens[seq.tokens.clone()],
-        known.tokens[first..end],
+        expected,
         "{:?} computes tokens that aren't its own",
         seq.seq
     );

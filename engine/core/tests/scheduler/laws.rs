@@ -4,7 +4,10 @@
 //! on the way that plans keep to the limits and that no position is read before it was written for this very sequence.
 
 use kvasir_cache_key::CacheRoot;
-use kvasir_engine_core::{FinishReason, Request, SchedulerConfig, SeqId, StopConditions};
+use kvasir_engine_core::{
+    AdapterId, Deferral, FinishReason, Micros, Order, Policies, Request, RequestOptions, SchedulerConfig,
+    SeqId, StopConditions, TenantId, Victim,
+};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -21,7 +24,9 @@ fn config() -> ProptestConfig {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Submit(Request),
+    Submit(Request, RequestOptions),
+    /// One of all sequences so far need no longer be deferred.
+    Undefer(usize),
     SubmitGroup(Request, usize),
     /// Which of all sequences so far, modulo their number.
     Abort(usize),
@@ -40,15 +45,35 @@ prop_compose! {
         eos in 0_u32..64,
         stop in 0_u32..64,
         reads_prefix_cache in proptest::bool::weighted(0.9),
+        priority in -1_i64..2,
     ) -> Request {
         let stop = StopConditions { max_tokens, min_tokens, eos_token_ids: vec![eos], stop_token_ids: vec![stop] };
-        Request { prompt: prompt.into(), stop, priority: 0, cache_root: CacheRoot([root; 32]), reads_prefix_cache }
+        Request { prompt: prompt.into(), stop, priority, cache_root: CacheRoot([root; 32]), reads_prefix_cache }
+    }
+}
+
+prop_compose! {
+    fn options()(
+        tenant in 0_u32..3,
+        adapter in proptest::option::weighted(0.3, 0_u32..3),
+        deadline in proptest::option::weighted(0.1, 0_u64..40),
+        is_deferred in proptest::bool::weighted(0.1),
+    ) -> RequestOptions {
+        RequestOptions {
+            tenant: TenantId(tenant),
+            weight: tenant + 1,
+            adapter: adapter.map(AdapterId),
+            deadline: deadline.map(|step| Micros(1000 * step)),
+            deferral: is_deferred.then_some(Deferral::StructuredOutput),
+        }
     }
 }
 
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
-        6 => request().prop_map(Action::Submit),
+        4 => request().prop_map(|request| Action::Submit(request, RequestOptions::default())),
+        2 => (request(), options()).prop_map(|(request, options)| Action::Submit(request, options)),
+        1 => any::<usize>().prop_map(Action::Undefer),
         1 => (request(), 0_usize..4).prop_map(|(request, n)| Action::SubmitGroup(request, n)),
         1 => any::<usize>().prop_map(Action::Abort),
         14 => Just(Action::Start),
@@ -86,16 +111,66 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// Everything switched one way or the other; the limits are raised where the policies need it.
+    fn any_policies()(
+        max_in_flight in 1_u32..4,
+        by_priority in any::<bool>(),
+        by_cost in any::<bool>(),
+        ageing_bound in proptest::option::of(0_u64..8),
+        readmission_reserve in 0_u32..3,
+        watermark in 0_u32..3,
+        seats in any::<bool>(),
+        fair_share in any::<bool>(),
+        adaptive_prefill_threshold in any::<bool>(),
+        max_num_scheduled_tokens in proptest::option::of(5_u32..12),
+        draft_slots in 0_u32..3,
+        max_active_adapters in proptest::option::of(1_u32..3),
+        share_group_prompts in any::<bool>(),
+    ) -> Policies {
+        Policies {
+            max_in_flight,
+            order: if by_priority { Order::Priority } else { Order::Arrival },
+            victim: if by_cost { Victim::CheapestToRestore } else { Victim::Last },
+            ageing_bound: ageing_bound.map(|steps| Micros(1000 * steps)),
+            readmission_reserve,
+            watermark,
+            seat_preemption: by_priority && seats,
+            fair_share,
+            adaptive_prefill_threshold,
+            max_num_scheduled_tokens,
+            draft_slots,
+            max_active_adapters,
+            share_group_prompts,
+            block_events: false,
+        }
+    }
+}
+
+fn policies() -> impl Strategy<Value = Policies> {
+    prop_oneof![1 => Just(Policies::vllm()), 1 => Just(Policies::serve()), 4 => any_policies()]
+}
+
+/// Limits and policies that go together.
+fn setup() -> impl Strategy<Value = (SchedulerConfig, Policies)> {
+    (limits(), policies()).prop_map(|(mut config, policies)| {
+        config.max_num_batched_tokens += config.max_num_seqs * policies.draft_slots;
+        (config, policies)
+    })
+}
+
 /// An engine under test, and what was asked of it.
 struct World {
     engine: Engine,
+    max_in_flight: usize,
     submitted: Vec<(SeqId, Request)>,
 }
 
 impl World {
-    fn new(config: SchedulerConfig) -> Self {
+    fn new((config, policies): (SchedulerConfig, Policies)) -> Self {
         Self {
-            engine: Engine::new(config),
+            max_in_flight: policies.max_in_flight as usize,
+            engine: Engine::with_policies(config, policies),
             submitted: Vec::new(),
         }
     }
@@ -103,9 +178,15 @@ impl World {
     fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
         let engine = &mut self.engine;
         match action {
-            Action::Submit(request) => {
-                if let Ok(id) = engine.try_submit(&request) {
+            Action::Submit(request, mut options) => {
+                options.deadline = options.deadline.map(|wait| Micros(engine.clock + wait.0));
+                if let Ok(id) = engine.try_submit_with(&request, options) {
                     self.submitted.push((id, request));
+                }
+            }
+            Action::Undefer(at) => {
+                if let Some((id, _)) = self.submitted.get(at % self.submitted.len().max(1)) {
+                    engine.scheduler.undefer(*id);
                 }
             }
             Action::SubmitGroup(request, n) => {
@@ -136,32 +217,30 @@ impl World {
         Ok(())
     }
 
-    /// Nothing waits for ever: a step comes whenever there is a sequence and no step in flight.
+    /// Nothing waits for ever: a step comes whenever there is a sequence that may run and no step in flight.
     fn start(&mut self) -> Result<(), TestCaseError> {
+        let num_in_flight = self.engine.num_in_flight();
+        let started = self.engine.start();
         let stats = self.engine.scheduler.stats();
-        let has_work = stats.num_running + stats.num_waiting > 0;
-        let expected = has_work && !self.engine.is_step_in_flight();
-        if self.engine.is_step_in_flight() {
-            let mut plan = kvasir_engine_core::StepPlan::new();
-            let scheduler = &mut self.engine.scheduler;
-            prop_assert!(!scheduler.schedule(kvasir_engine_core::Micros(0), &mut plan, &mut Vec::new()));
-        } else {
-            prop_assert_eq!(self.engine.start(), expected);
+        if num_in_flight == self.max_in_flight {
+            prop_assert!(!started);
+        } else if num_in_flight == 0 && stats.num_running + stats.num_waiting > stats.num_deferred {
+            prop_assert!(started, "something could run and nothing does");
         }
         Ok(())
     }
 
     /// Runs to the end and looks at what came out.
     fn settle(mut self) -> Result<Engine, TestCaseError> {
-        if self.engine.is_step_in_flight() {
-            self.engine.finish();
+        for (id, _) in &self.submitted {
+            self.engine.scheduler.undefer(*id);
         }
-        self.engine.run();
+        self.engine.run_ahead();
         for (id, request) in &self.submitted {
             let (expected, expected_reason) = expected_output(request, &self.engine.config);
             let output = self.engine.output(*id);
             match self.engine.finish_reason(*id) {
-                Some(FinishReason::Abort | FinishReason::Error) => {
+                Some(FinishReason::Abort | FinishReason::Error | FinishReason::Deadline) => {
                     prop_assert!(expected.starts_with(&output));
                 }
                 reason => prop_assert_eq!((reason, output), (Some(expected_reason), expected)),
@@ -181,8 +260,8 @@ impl World {
     }
 }
 
-fn run(config: SchedulerConfig, actions: Vec<Action>) -> Result<Engine, TestCaseError> {
-    let mut world = World::new(config);
+fn run(setup: (SchedulerConfig, Policies), actions: Vec<Action>) -> Result<Engine, TestCaseError> {
+    let mut world = World::new(setup);
     for action in actions {
         world.act(action)?;
     }
@@ -194,61 +273,63 @@ proptest! {
 
     #[test]
     fn any_order_of_actions_keeps_the_invariants_and_gives_every_sequence_its_output(
-        limits in limits(),
+        setup in setup(),
         actions in proptest::collection::vec(action(), 0..100),
     ) {
-        run(limits, actions)?;
+        run(setup, actions)?;
     }
 
     #[test]
     fn equal_actions_give_equal_plans_and_events(
-        limits in limits(),
+        setup in setup(),
         actions in proptest::collection::vec(action(), 0..60),
     ) {
-        let (a, b) = (run(limits.clone(), actions.clone())?, run(limits, actions)?);
+        let (a, b) = (run(setup.clone(), actions.clone())?, run(setup, actions)?);
         prop_assert_eq!(a.plans, b.plans);
         prop_assert_eq!(a.events, b.events);
     }
 
     #[test]
-    fn pool_chunks_and_cache_never_show_in_the_output(
+    fn pool_chunks_cache_and_policies_never_show_in_the_output(
         requests in proptest::collection::vec(request(), 1..8),
         num_blocks in 12_u32..20,
         chunk in 1_u32..8,
         caching in any::<bool>(),
+        policies in policies(),
     ) {
         // Limits by which no output is clipped: 39 tokens fit.
         let tight = SchedulerConfig {
             block_size: 4,
             num_blocks,
-            max_num_batched_tokens: chunk.max(4),
+            max_num_batched_tokens: chunk.max(4) + 4 * policies.draft_slots,
             max_num_seqs: 4,
             max_num_active_seqs: 4,
             enable_prefix_caching: caching,
             ..roomy()
         };
-        let outputs = |config: SchedulerConfig| {
-            let mut engine = Engine::new(config);
+        let outputs = |config: SchedulerConfig, policies: Policies| {
+            let mut engine = Engine::with_policies(config, policies);
             let ids: Vec<_> = requests.iter().map(|request| engine.submit(request.clone())).collect();
-            engine.run();
+            engine.run_ahead();
             ids.iter().map(|&id| (engine.output(id), engine.finish_reason(id))).collect::<Vec<_>>()
         };
-        prop_assert_eq!(outputs(tight), outputs(roomy()));
+        prop_assert_eq!(outputs(tight, policies), outputs(roomy(), Policies::vllm()));
     }
 }
 
 /// The generator has to reach the interesting states, or the laws above hold for nothing.
 #[test]
-fn the_generated_runs_preempt_share_chunk_abort_and_fail() {
+fn the_generated_runs_reach_every_interesting_state() {
     use proptest::strategy::ValueTree as _;
     use proptest::test_runner::TestRunner;
 
     let mut runner = TestRunner::new(config());
-    let strategy = (limits(), proptest::collection::vec(action(), 0..100));
+    let strategy = (setup(), proptest::collection::vec(action(), 0..100));
     let (mut preempted, mut shared, mut chunked, mut aborted, mut failed) = (0, 0, 0, 0, 0);
+    let (mut late, mut copied, mut pending) = (0, 0, 0);
     for _ in 0..200 {
-        let (limits, actions) = strategy.new_tree(&mut runner).expect("a case").current();
-        let engine = run(limits, actions).expect("the laws hold");
+        let (setup, actions) = strategy.new_tree(&mut runner).expect("a case").current();
+        let engine = run(setup, actions).expect("the laws hold");
         let stats = engine.scheduler.stats();
         preempted += u32::from(stats.num_preemptions > 0);
         shared += u32::from(stats.prefix_cache_hits > 0);
@@ -264,7 +345,15 @@ fn the_generated_runs_preempt_share_chunk_abort_and_fail() {
         };
         aborted += u32::from(ended(FinishReason::Abort));
         failed += u32::from(ended(FinishReason::Error));
+        late += u32::from(ended(FinishReason::Deadline));
+        copied += u32::from(engine.plans.iter().any(|plan| !plan.copies.is_empty()));
+        pending += u32::from(
+            engine
+                .plans
+                .iter()
+                .any(|plan| plan.tokens.contains(&kvasir_engine_core::PENDING_TOKEN)),
+        );
     }
-    let reached = [preempted, shared, chunked, aborted, failed];
-    assert!(reached.iter().all(|&runs| runs >= 20), "of 200 runs: {reached:?}");
+    let reached = [preempted, shared, chunked, aborted, failed, late, copied, pending];
+    assert!(reached.iter().all(|&runs| runs >= 10), "of 200 runs: {reached:?}");
 }

@@ -64,6 +64,7 @@ fn good_plan(seq: u64) -> StepPlan {
         }],
         tokens: vec![5, 6, 7],
         blocks: vec![BlockId(3)],
+        ..StepPlan::new()
     }
 }
 
@@ -328,6 +329,7 @@ fn any_plan() -> impl Strategy<Value = StepPlan> {
             seqs,
             tokens,
             blocks,
+            ..StepPlan::new()
         })
 }
 
