@@ -156,9 +156,10 @@ impl Scheduler {
         let tokens_start = plan.tokens.len();
         let (first, end) = (work.first, work.first + work.num_tokens);
         // The last ones may still be in the making.
-        let known = end.min(seq.num_tokens());
+        let num_known = seq.num_tokens();
+        let known = first.min(num_known)..end.min(num_known);
         plan.tokens
-            .extend_from_slice(&seq.tokens[first as usize..known as usize]);
+            .extend_from_slice(&seq.tokens[known.start as usize..known.end as usize]);
         plan.tokens
             .resize(tokens_start + work.num_tokens as usize, PENDING_TOKEN);
         if let Some((_, _, from)) = work.copy {
