@@ -247,6 +247,14 @@ impl Engine {
         !self.in_flight.is_empty()
     }
 
+    /// What the oldest step in flight sampled.
+    pub(crate) fn sampled(&self) -> Vec<(SeqId, TokenId)> {
+        self.in_flight
+            .front()
+            .map(|started| started.outcome.sampled.clone())
+            .unwrap_or_default()
+    }
+
     pub(crate) fn num_in_flight(&self) -> usize {
         self.in_flight.len()
     }

@@ -14,7 +14,7 @@ use proptest::test_runner::RngSeed;
 use crate::harness::{Engine, expected_output, roomy};
 
 /// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
-fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     let mut config = ProptestConfig::default();
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(20_261_129);
@@ -23,7 +23,7 @@ fn config() -> ProptestConfig {
 }
 
 #[derive(Clone, Debug)]
-enum Action {
+pub(crate) enum Action {
     Submit(Request, RequestOptions),
     /// One of all sequences so far need no longer be deferred.
     Undefer(usize),
@@ -69,7 +69,7 @@ prop_compose! {
     }
 }
 
-fn action() -> impl Strategy<Value = Action> {
+pub(crate) fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         4 => request().prop_map(|request| Action::Submit(request, RequestOptions::default())),
         2 => (request(), options()).prop_map(|(request, options)| Action::Submit(request, options)),
@@ -152,7 +152,7 @@ fn policies() -> impl Strategy<Value = Policies> {
 }
 
 /// Limits and policies that go together.
-fn setup() -> impl Strategy<Value = (SchedulerConfig, Policies)> {
+pub(crate) fn setup() -> impl Strategy<Value = (SchedulerConfig, Policies)> {
     (limits(), policies()).prop_map(|(mut config, policies)| {
         config.max_num_batched_tokens += config.max_num_seqs * policies.draft_slots;
         (config, policies)

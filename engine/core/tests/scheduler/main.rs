@@ -2,12 +2,16 @@
 
 mod abort;
 mod admission;
+mod ahead;
 mod budget;
 mod determinism;
+mod group;
 mod harness;
 mod laws;
+mod policies;
 mod preemption;
 mod prefix;
+mod reference;
 mod refusal;
 mod steps;
 mod stopping;
