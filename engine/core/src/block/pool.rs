@@ -3,7 +3,10 @@
 //! A block is in one of three states: held (by one or more handles), free with content that can still be found, or free without.
 //! Allocation takes the head of the free queue and forgets the block's content before its storage is overwritten. A block without
 //! findable content goes back to the head, to be used first; one with content goes to the tail, so that what was used least recently is
-//! lost first (rule B8). Sources: the seed document's block pool part, vLLM's `block_pool.py`.
+//! lost first (rule B8). The table of a very long sequence is given back in slices, so that no step is long; its blocks count as free at
+//! once, and an allocation that needs them takes them. Sources: the seed document's block pool part, vLLM's `block_pool.py`.
+
+use std::collections::VecDeque;
 
 use kvasir_cache_key::BlockHash;
 
@@ -13,12 +16,23 @@ use super::prefix::PrefixIndex;
 use crate::ids::BlockId;
 use crate::invariant::Violation;
 
+/// Giving back this many blocks takes well below a millisecond.
+const SLICE: usize = 4096;
+
 /// Counts references and keeps the free queue and the index of content in step with them.
 #[derive(Debug)]
 #[cfg_attr(feature = "model", derive(Clone))]
 pub(crate) struct BlockPool {
-    /// References per block.
+    /// References per block, those of `leaving` included.
     num_refs: Vec<u32>,
+    /// Long tables on their way back, the next one first, each from its end.
+    leaving: VecDeque<Vec<BlockRef>>,
+    /// How many of a block's references are in `leaving`.
+    num_leaving: Vec<u32>,
+    /// Blocks all of whose references are in `leaving`, one or more.
+    num_left: u32,
+    /// Blocks of a table that are given back at once.
+    slice: usize,
     free: FreeList,
     prefix: PrefixIndex,
     log: BlockLog,
@@ -49,8 +63,16 @@ impl BlockRef {
 impl BlockPool {
     /// All blocks free. `num_blocks` counts the null block and is at least 1.
     pub(crate) fn new(num_blocks: u32) -> Self {
+        Self::with_slice(num_blocks, SLICE)
+    }
+
+    pub(super) fn with_slice(num_blocks: u32, slice: usize) -> Self {
         Self {
             num_refs: vec![0; num_blocks as usize],
+            leaving: VecDeque::new(),
+            num_leaving: vec![0; num_blocks as usize],
+            num_left: 0,
+            slice,
             free: FreeList::full(num_blocks),
             prefix: PrefixIndex::new(num_blocks),
             log: BlockLog::default(),
@@ -59,7 +81,7 @@ impl BlockPool {
 
     /// Blocks that nobody holds.
     pub(crate) fn num_free(&self) -> u32 {
-        self.free.len()
+        self.free.len() + self.num_left
     }
 
     /// Blocks that can be handed out: all but the null block.
@@ -75,8 +97,11 @@ impl BlockPool {
     /// Appends `count` blocks to `table`, or changes nothing and says false.
     #[must_use]
     pub(crate) fn allocate(&mut self, count: u32, table: &mut Vec<BlockRef>) -> bool {
-        if count > self.free.len() {
+        if count > self.num_free() {
             return false;
+        }
+        while count > self.free.len() {
+            self.settle(1);
         }
         for _ in 0..count {
             let id = self
@@ -97,7 +122,7 @@ impl BlockPool {
         let id = self.prefix.find(hash)?;
         Some(Cached {
             id,
-            is_free: self.num_refs[id.0 as usize] == 0,
+            is_free: self.is_as_good_as_free(id),
         })
     }
 
@@ -108,12 +133,19 @@ impl BlockPool {
             "block {} lost its content",
             cached.id.0
         );
-        let num_refs = &mut self.num_refs[cached.id.0 as usize];
-        if *num_refs == 0 {
+        let at = cached.id.0 as usize;
+        if self.num_refs[at] == 0 {
             self.free.remove(cached.id);
+        } else if self.is_as_good_as_free(cached.id) {
+            self.num_left -= 1;
         }
-        *num_refs += 1;
+        self.num_refs[at] += 1;
         BlockRef(cached.id)
+    }
+
+    /// Whether nobody holds a block but tables that are leaving.
+    fn is_as_good_as_free(&self, id: BlockId) -> bool {
+        self.num_refs[id.0 as usize] == self.num_leaving[id.0 as usize]
     }
 
     /// Another reference to a held block whose content is complete, whether it can be found or not.
@@ -136,12 +168,11 @@ impl BlockPool {
         reason = "consuming the handle is what makes a double free a type error"
     )]
     pub(crate) fn release(&mut self, block: BlockRef) {
-        let num_refs = &mut self.num_refs[block.0.0 as usize];
-        *num_refs -= 1;
-        if *num_refs > 0 {
-            return;
-        }
-        if self.hash_of(block.0).is_some() {
+        let at = block.0.0 as usize;
+        self.num_refs[at] -= 1;
+        if self.num_refs[at] > 0 {
+            self.num_left += u32::from(self.is_as_good_as_free(block.0));
+        } else if self.hash_of(block.0).is_some() {
             self.free.push_back(block.0);
         } else {
             self.free.push_front(block.0);
@@ -150,7 +181,38 @@ impl BlockPool {
 
     /// Gives a whole table back, last block first: the end of a sequence is less likely to be asked for again than its start.
     pub(crate) fn release_all(&mut self, table: &mut Vec<BlockRef>) {
+        if table.len() > self.slice {
+            self.release_later(std::mem::take(table));
+        }
         while let Some(block) = table.pop() {
+            self.release(block);
+        }
+    }
+
+    fn release_later(&mut self, table: Vec<BlockRef>) {
+        for block in &table {
+            self.num_leaving[block.0.0 as usize] += 1;
+            self.num_left += u32::from(self.is_as_good_as_free(block.0));
+        }
+        self.leaving.push_back(table);
+    }
+
+    /// Gives back the next slice of what is leaving. To be called once a step.
+    pub(crate) fn settle_slice(&mut self) {
+        self.settle(self.slice);
+    }
+
+    fn settle(&mut self, num_blocks: usize) {
+        for _ in 0..num_blocks {
+            let Some(table) = self.leaving.front_mut() else {
+                return;
+            };
+            let Some(block) = table.pop() else {
+                self.leaving.pop_front();
+                continue;
+            };
+            self.num_left -= u32::from(self.is_as_good_as_free(block.0));
+            self.num_leaving[block.0.0 as usize] -= 1;
             self.release(block);
         }
     }
@@ -159,6 +221,9 @@ impl BlockPool {
     pub(crate) fn reset(&mut self) -> bool {
         if self.num_free() < self.num_usable() {
             return false;
+        }
+        while !self.leaving.is_empty() {
+            self.settle(1);
         }
         self.prefix.clear();
         self.log.cleared();
@@ -202,7 +267,8 @@ impl BlockPool {
     /// Whether the books agree with the handles that exist.
     pub(crate) fn check(&self, handles: impl Iterator<Item = BlockId>) -> Result<(), Violation> {
         let mut counted = vec![0_u32; self.num_refs.len()];
-        for id in handles {
+        let leaving = self.leaving.iter().flatten().map(BlockRef::id);
+        for id in handles.chain(leaving) {
             counted[id.0 as usize] += 1;
         }
         for (id, &found) in self.num_refs.iter().enumerate() {
@@ -211,8 +277,22 @@ impl BlockPool {
                 format!("block {id} counts {found} references, {expected} exist")
             })?;
         }
+        self.check_leaving()?;
         self.check_free_list()?;
         self.check_prefix_index()
+    }
+
+    fn check_leaving(&self) -> Result<(), Violation> {
+        let mut counted = vec![0_u32; self.num_refs.len()];
+        for block in self.leaving.iter().flatten() {
+            counted[block.0.0 as usize] += 1;
+        }
+        let is_left = |&id: &usize| counted[id] > 0 && counted[id] == self.num_refs[id];
+        let left = (0..counted.len()).filter(is_left).count();
+        let (expected, counts_left) = (self.num_left, counted == self.num_leaving);
+        Violation::ensure(left == expected as usize && counts_left, || {
+            format!("{left} blocks are held by leaving tables alone, {expected} are counted")
+        })
     }
 
     fn check_free_list(&self) -> Result<(), Violation> {

@@ -1,7 +1,8 @@
 //! Finds blocks by content, in constant time and without allocating.
 //!
 //! A chained hash table whose links are arrays over the blocks. Keys are SHA-256 digests, so their own bits spread them. Several blocks
-//! may hold the same content (rule B7): only the one that has held it for longest is in a bucket's chain, its twins hang behind it. A
+//! may hold the same content (rule B7): only the one that has held it for longest is in a bucket's chain, its twins
+//! hang behind it, in the order in which they came. A
 //! popular content therefore makes no chain longer.
 
 use kvasir_cache_key::BlockHash;
@@ -26,16 +27,20 @@ pub(super) struct PrefixIndex {
 struct Entry {
     hash: BlockHash,
     is_listed: bool,
+    /// Whether it has held its content for longest and is in the bucket's chain.
+    is_first: bool,
     /// The next block of the bucket with another content.
     chain_next: u32,
-    /// Neighbours among the blocks with the same content; the first one has no `twin_prev` and is in the chain.
+    /// The twin before it; for the first one, the last twin.
     twin_prev: u32,
+    /// The twin after it.
     twin_next: u32,
 }
 
 const UNLISTED: Entry = Entry {
     hash: BlockHash([0; 32]),
     is_listed: false,
+    is_first: false,
     chain_next: NONE,
     twin_prev: NONE,
     twin_next: NONE,
@@ -91,14 +96,12 @@ impl PrefixIndex {
         self.num_entries += 1;
         let first = self.find(&hash);
         if let Some(first) = first {
-            entry.twin_prev = first.0;
-            entry.twin_next = self.entries[first.0 as usize].twin_next;
-            self.entries[first.0 as usize].twin_next = id.0;
-            if entry.twin_next != NONE {
-                self.entries[entry.twin_next as usize].twin_prev = id.0;
-            }
+            let last = std::mem::replace(&mut self.entries[first.0 as usize].twin_prev, id.0);
+            entry.twin_prev = if last == NONE { first.0 } else { last };
+            self.entries[entry.twin_prev as usize].twin_next = id.0;
         } else {
             let bucket = self.bucket(&hash);
+            entry.is_first = true;
             entry.chain_next = std::mem::replace(&mut self.buckets[bucket], id.0);
         }
         self.entries[id.0 as usize] = entry;
@@ -112,22 +115,36 @@ impl PrefixIndex {
             return None;
         }
         self.num_entries -= 1;
-        if entry.twin_next != NONE {
-            self.entries[entry.twin_next as usize].twin_prev = entry.twin_prev;
-        }
-        if entry.twin_prev != NONE {
-            self.entries[entry.twin_prev as usize].twin_next = entry.twin_next;
+        if !entry.is_first {
+            self.unlink_twin(&entry);
             return None;
         }
-        // It was in the chain: its oldest twin takes its place, or its successor moves up.
         let heir = if entry.twin_next == NONE {
             entry.chain_next
         } else {
-            self.entries[entry.twin_next as usize].chain_next = entry.chain_next;
+            let heir = &mut self.entries[entry.twin_next as usize];
+            heir.is_first = true;
+            heir.chain_next = entry.chain_next;
+            heir.twin_prev = if entry.twin_prev == entry.twin_next {
+                NONE
+            } else {
+                entry.twin_prev
+            };
             entry.twin_next
         };
         self.relink(&entry.hash, id.0, heir);
         (entry.twin_next == NONE).then_some(entry.hash)
+    }
+
+    fn unlink_twin(&mut self, twin: &Entry) {
+        self.entries[twin.twin_prev as usize].twin_next = twin.twin_next;
+        if twin.twin_next != NONE {
+            self.entries[twin.twin_next as usize].twin_prev = twin.twin_prev;
+        } else if let Some(first) = self.find(&twin.hash) {
+            // It was the last one, which the first one knows.
+            let is_alone = twin.twin_prev == first.0;
+            self.entries[first.0 as usize].twin_prev = if is_alone { NONE } else { twin.twin_prev };
+        }
     }
 
     /// Forgets everything.

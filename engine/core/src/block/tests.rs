@@ -183,6 +183,39 @@ fn reset_is_refused_while_a_block_is_held_and_forgets_everything_otherwise() {
 }
 
 #[test]
+fn the_blocks_of_a_long_table_count_as_free_at_once_and_come_back_in_slices() {
+    let mut pool = BlockPool::with_slice(7, 2);
+    let mut table = allocate(&mut pool, 5);
+    pool.release_all(&mut table);
+    assert_eq!(pool.num_free(), 6);
+    assert_eq!(free(&pool), [6], "none of them is in the queue yet");
+    check(&pool, &[]);
+    pool.settle_slice();
+    assert_eq!(free(&pool), [4, 5, 6]);
+    let taken = allocate(&mut pool, 5);
+    assert_eq!(pool.num_free(), 1);
+    check(&pool, &[&taken]);
+}
+
+#[test]
+fn a_leaving_block_that_is_shared_again_is_no_longer_free() {
+    let mut pool = BlockPool::with_slice(4, 1);
+    let mut table = allocate(&mut pool, 3);
+    pool.publish(&table[0], hash(1));
+    pool.release_all(&mut table);
+    assert!(pool.find(&hash(1)).is_some_and(|cached| cached.is_free));
+    let shared = [share(&mut pool, 1)];
+    assert_eq!(pool.num_free(), 2);
+    check(&pool, &[&shared]);
+    assert!(!pool.reset());
+    let [shared] = shared;
+    pool.release(shared);
+    assert_eq!(pool.num_free(), 3);
+    assert!(pool.reset());
+    check(&pool, &[]);
+}
+
+#[test]
 fn a_dropped_handle_is_found_by_the_check() {
     let mut pool = BlockPool::new(3);
     let table = allocate(&mut pool, 2);
@@ -303,6 +336,41 @@ impl Model {
     }
 }
 
+/// With slices, only the order of the free queue may differ from the model, which knows none.
+fn run_sliced(num_blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
+    let mut pools = [BlockPool::new(num_blocks), BlockPool::with_slice(num_blocks, 1)];
+    let mut tables: [Vec<Vec<BlockRef>>; 2] = [Vec::new(), Vec::new()];
+    for action in actions {
+        for (pool, tables) in pools.iter_mut().zip(&mut tables) {
+            let num_tables = tables.len();
+            match action {
+                Action::Allocate(count) => {
+                    let mut table = Vec::new();
+                    if pool.allocate(count, &mut table) {
+                        tables.push(table);
+                    }
+                }
+                // Which content survives depends on the order, so only held blocks are shared.
+                Action::Share(at) if num_tables > 0 => {
+                    let table = &tables[at as usize % num_tables];
+                    let copy = table.iter().map(|block| pool.share_held(block)).collect();
+                    tables.push(copy);
+                }
+                Action::ReleaseAll(at) if num_tables > 0 => {
+                    pool.release_all(&mut tables.swap_remove(at % num_tables));
+                }
+                Action::Release(_) => pool.settle_slice(),
+                _ => {}
+            }
+            let handles = tables.iter().flatten().map(BlockRef::id);
+            prop_assert_eq!(pool.check(handles), Ok(()));
+        }
+        prop_assert_eq!(pools[0].num_free(), pools[1].num_free());
+        prop_assert_eq!(tables[0].len(), tables[1].len());
+    }
+    Ok(())
+}
+
 fn run(num_blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
     let mut pool = BlockPool::new(num_blocks);
     let mut model = Model::new(num_blocks);
@@ -378,5 +446,13 @@ proptest! {
         actions in proptest::collection::vec(action(), 0..120),
     ) {
         run(num_blocks, actions)?;
+    }
+
+    #[test]
+    fn a_pool_that_gives_back_in_slices_counts_like_one_that_does_not(
+        num_blocks in 2_u32..9,
+        actions in proptest::collection::vec(action(), 0..120),
+    ) {
+        run_sliced(num_blocks, actions)?;
     }
 }

@@ -183,6 +183,7 @@ impl Scheduler {
     pub fn schedule(&mut self, now: Micros, plan: &mut StepPlan, events: &mut Vec<Event>) -> bool {
         plan.clear();
         self.advance_clock(now);
+        self.pool.settle_slice();
         self.expire(events);
         if self.in_flight.len() >= self.policies.max_in_flight as usize {
             return false;

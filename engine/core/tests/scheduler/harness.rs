@@ -133,8 +133,8 @@ pub(crate) struct Engine {
 struct Started {
     step: StepId,
     outcome: StepOutcome,
-    /// Every block that it reads or writes, and for whom.
-    touched: Vec<(BlockId, SeqId)>,
+    /// Every block that it reads or writes, up to which offset, and for whom.
+    touched: Vec<(BlockId, u32, SeqId)>,
 }
 
 impl Engine {
@@ -400,7 +400,7 @@ impl Engine {
             .plan
             .copies
             .iter()
-            .map(|copy| (copy.from, copy.seq))
+            .map(|copy| (copy.from, copy.num_positions, copy.seq))
             .collect();
         let mut writes = Vec::new();
         let mut sampled = Vec::new();
@@ -431,9 +431,9 @@ impl Engine {
             }
             for (position, &digest) in (seq.first_position..).zip(written) {
                 writes.push((slot(known, position, &self.config), digest));
-                assert_unused(&self.in_flight, slot(known, position, &self.config).0, seq.seq);
+                assert_unused(&self.in_flight, slot(known, position, &self.config), seq.seq);
             }
-            touched.extend(known.table.iter().map(|&block| (block, seq.seq)));
+            touched.extend(known.table.iter().map(|&block| (block, u32::MAX, seq.seq)));
             if seq.samples {
                 let token = sample(digests[digests.len() - 1]);
                 known.tokens.push(token);
@@ -452,16 +452,16 @@ impl Engine {
     }
 }
 
-/// A block that a step in flight touches for one sequence isn't written by a later step for another one.
-fn assert_unused(in_flight: &VecDeque<Started>, block: BlockId, writer: SeqId) {
+/// What a step in flight touches for one sequence isn't written by a later step for another one.
+fn assert_unused(in_flight: &VecDeque<Started>, (block, offset): (BlockId, u32), writer: SeqId) {
     for started in in_flight {
         let user = started
             .touched
             .iter()
-            .find(|&&(used, user)| used == block && user != writer);
+            .find(|&&(used, end, user)| used == block && offset < end && user != writer);
         assert_eq!(
             user, None,
-            "{writer:?} writes to a block that {:?} still uses",
+            "{writer:?} writes to what {:?} still uses",
             started.step
         );
     }

@@ -101,9 +101,11 @@ fn scopes() -> Vec<Scope> {
         ..Policies::vllm()
     };
     group.config.num_blocks = 6;
+    group.config.block_size = 3;
+    group.config.max_num_batched_tokens = 4;
     group.requests = vec![
         (
-            vec![request(&[0, 1, 0, 0], 2, 0), request(&[0, 1, 0, 0], 3, 0)],
+            vec![request(&[0, 1, 0, 0, 1], 3, 0), request(&[0, 1, 0, 0, 1], 2, 0)],
             none,
         ),
         (vec![request(&[1, 1], 4, 0)], none),

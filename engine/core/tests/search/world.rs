@@ -56,7 +56,8 @@ struct Known {
 struct Started {
     step: StepId,
     sampled: Vec<(SeqId, TokenId)>,
-    touched: Vec<(BlockId, SeqId)>,
+    /// Blocks, up to which offset, and for whom.
+    touched: Vec<(BlockId, u32, SeqId)>,
 }
 
 #[derive(Clone)]
@@ -230,7 +231,11 @@ impl World {
         let mut started = Started {
             step: plan.step,
             sampled: Vec::new(),
-            touched: plan.copies.iter().map(|copy| (copy.from, copy.seq)).collect(),
+            touched: plan
+                .copies
+                .iter()
+                .map(|copy| (copy.from, copy.num_positions, copy.seq))
+                .collect(),
         };
         let mut writes: Vec<(usize, u64)> = Vec::new();
         for seq in &plan.seqs {
@@ -246,11 +251,13 @@ impl World {
                 if position < seq.first_position {
                     assert_eq!(self.memory[at], digest, "{:?} reads what isn't its own", seq.seq);
                 } else {
-                    let user = self
-                        .in_flight
-                        .iter()
-                        .flat_map(|step| &step.touched)
-                        .find(|&&(used, user)| used == block && user != seq.seq);
+                    let user =
+                        self.in_flight
+                            .iter()
+                            .flat_map(|step| &step.touched)
+                            .find(|&&(used, end, user)| {
+                                used == block && position % size < end && user != seq.seq
+                            });
                     assert_eq!(user, None, "{:?} writes to a block in use", seq.seq);
                     assert!(
                         writes.iter().all(|&(other, _)| other != at),
@@ -261,7 +268,7 @@ impl World {
             }
             started
                 .touched
-                .extend(known.table.iter().map(|&block| (block, seq.seq)));
+                .extend(known.table.iter().map(|&block| (block, u32::MAX, seq.seq)));
             if seq.samples {
                 let is_end = ends >> started.sampled.len() & 1 == 1;
                 let token = if is_end {

@@ -1,0 +1,110 @@
+//! A step in steady state allocates nothing.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use kvasir_cache_key::CacheRoot;
+use kvasir_engine_core::{
+    Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome, StepPlan, StopConditions,
+};
+
+thread_local! {
+    static NUM_ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting what each thread asks of it.
+struct Counting;
+
+// SAFETY: every call is passed on unchanged.
+#[expect(unsafe_code, reason = "a global allocator is unsafe to write")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that is ending has no counter any more.
+        let _ = NUM_ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps to `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System` with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const NUM_SEQS: u32 = 64;
+
+fn scheduler(max_in_flight: u32) -> Scheduler {
+    let config = SchedulerConfig {
+        max_num_batched_tokens: 4096,
+        max_num_seqs: NUM_SEQS,
+        max_num_active_seqs: NUM_SEQS,
+        max_model_len: 4096,
+        block_size: 16,
+        num_blocks: 20_000,
+        enable_prefix_caching: true,
+        long_prefill_token_threshold: 0,
+        max_num_queued_reqs: 1000,
+        max_num_queued_tokens: 1_000_000,
+    };
+    let policies = Policies {
+        max_in_flight,
+        fair_share: true,
+        ..Policies::serve()
+    };
+    let mut scheduler = Scheduler::with_policies(config, policies).expect("the limits work");
+    for i in 0..NUM_SEQS {
+        let request = Request {
+            prompt: (1000 * i..1000 * i + 40).collect(),
+            stop: StopConditions {
+                max_tokens: 3000,
+                eos_token_ids: vec![7],
+                ..StopConditions::default()
+            },
+            priority: 0,
+            cache_root: CacheRoot([0; 32]),
+            reads_prefix_cache: true,
+        };
+        scheduler.submit(Micros(0), request).expect("it fits");
+    }
+    scheduler
+}
+
+/// Allocations of the second half of 600 steps.
+fn allocations(max_in_flight: u32) -> u64 {
+    let mut scheduler = scheduler(max_in_flight);
+    let mut plans: Vec<_> = (0..max_in_flight).map(|_| StepPlan::new()).collect();
+    let (mut outcome, mut events) = (StepOutcome::default(), Vec::with_capacity(10_000));
+    let mut before = 0;
+    for step in 0..600 {
+        if step == 300 {
+            before = NUM_ALLOCATIONS.get();
+        }
+        events.clear();
+        for plan in &mut plans {
+            assert!(
+                scheduler.schedule(Micros(step), plan, &mut events),
+                "everybody decodes"
+            );
+        }
+        for plan in &plans {
+            outcome.sampled.clear();
+            let samples = plan.seqs.iter().filter(|part| part.samples);
+            outcome.sampled.extend(samples.map(|part| (part.seq, 100)));
+            scheduler
+                .complete(plan.step, &outcome, &mut events)
+                .expect("the outcome is the plan's");
+        }
+    }
+    assert_eq!(scheduler.stats().num_running, NUM_SEQS);
+    NUM_ALLOCATIONS.get() - before
+}
+
+#[test]
+fn a_step_in_steady_state_allocates_nothing() {
+    for max_in_flight in [1, 2] {
+        assert_eq!(allocations(max_in_flight), 0, "{max_in_flight} steps in flight");
+    }
+}
