@@ -1,7 +1,7 @@
 //! The scheduler's limits.
 
 /// Limits, validated by [`SchedulerConfig::validate`]. Names are vLLM's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SchedulerConfig {
     /// Token budget of a step.
     pub max_num_batched_tokens: u32,

@@ -54,6 +54,7 @@ mod policy;
 mod request;
 pub mod scheduler;
 mod sequence;
+mod trace;
 
 pub use block::BlockEvent;
 pub use config::{ConfigError, SchedulerConfig};
@@ -64,3 +65,4 @@ pub use plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepOutcome, StepPlan};
 pub use policy::{Order, Policies, Victim};
 pub use request::{Deferral, Request, RequestOptions, StopConditions};
 pub use scheduler::{CompleteError, Reject, Scheduler, Stats};
+pub use trace::{Image, Input, ReplayError, Trace, TraceError};

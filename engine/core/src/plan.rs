@@ -2,6 +2,7 @@
 //!
 //! A worker can't execute tokens that the scheduler has not assigned and backed with blocks.
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::ids::{BlockId, SeqId, StepId, TokenId};
@@ -94,4 +95,44 @@ impl Default for StepPlan {
 pub struct StepOutcome {
     /// The sampled tokens.
     pub sampled: Vec<(SeqId, TokenId)>,
+}
+
+/// One line for the step, one for each sequence's part: equal plans give equal text, and other plans other text.
+impl fmt::Display for StepPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "step {} tokens {}", self.step.0, self.num_tokens())?;
+        for copy in &self.copies {
+            let BlockCopy {
+                seq,
+                from,
+                to,
+                num_positions,
+            } = copy;
+            writeln!(
+                f,
+                "  copy {num_positions} from {} to {} for {}",
+                from.0, to.0, seq.0
+            )?;
+        }
+        for part in &self.seqs {
+            let samples = if part.samples { " samples" } else { "" };
+            write!(
+                f,
+                "  seq {} at {} output {}{samples} tokens",
+                part.seq.0, part.first_position, part.output_index
+            )?;
+            for &token in &self.tokens[part.tokens.clone()] {
+                match token {
+                    PENDING_TOKEN => f.write_str(" ?")?,
+                    token => write!(f, " {token}")?,
+                }
+            }
+            write!(f, " blocks {}..", part.blocks_from)?;
+            for block in &self.blocks[part.blocks.clone()] {
+                write!(f, " {}", block.0)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
 }

@@ -7,7 +7,7 @@ use kvasir_cache_key::CacheRoot;
 use crate::ids::{AdapterId, Micros, TenantId, TokenId};
 
 /// One sequence to generate.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Request {
     /// The prompt, at least one token.
     pub prompt: Arc<[TokenId]>,
@@ -22,7 +22,7 @@ pub struct Request {
 }
 
 /// When a sequence ends (rule S17): end of sequence, stop token, length, in this order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StopConditions {
     /// Output tokens, at least 1.
     pub max_tokens: u32,

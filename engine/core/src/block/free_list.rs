@@ -73,6 +73,12 @@ impl FreeList {
         self.num_free -= 1;
     }
 
+    /// Makes a block that is in the queue the last one to be handed out.
+    pub(super) fn move_to_back(&mut self, id: BlockId) {
+        self.remove(id);
+        self.push_back(id);
+    }
+
     /// The free blocks, the next one to be handed out first. Ends after as many as there are blocks, even if the ring is broken.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> {
         let next = |at: u32| Some(self.links.get(at as usize)?.next).filter(|&next| next != SENTINEL);

@@ -235,6 +235,35 @@ impl BlockPool {
         &mut self.log
     }
 
+    /// The free queue and what can be found, if nobody holds a block.
+    pub(crate) fn image(&self) -> Option<(Vec<BlockId>, Vec<(BlockHash, BlockId)>)> {
+        let is_whole = self.free.len() == self.num_usable();
+        let content = || self.prefix.iter().map(|(hash, id)| (*hash, id)).collect();
+        is_whole.then(|| (self.free.iter().collect(), content()))
+    }
+
+    /// Puts a new pool into a state. An image that says nothing leaves it new; false if it isn't one of this pool.
+    pub(crate) fn restore(&mut self, free: &[BlockId], content: &[(BlockHash, BlockId)]) -> bool {
+        if free.is_empty() && content.is_empty() {
+            return true;
+        }
+        let num_usable = self.num_usable();
+        let is_ours = |id: BlockId| id.0 > 0 && id.0 <= num_usable;
+        if free.len() != num_usable as usize || !free.iter().all(|&id| is_ours(id)) {
+            return false;
+        }
+        for &id in free {
+            self.free.move_to_back(id);
+        }
+        for &(hash, id) in content {
+            if !is_ours(id) || self.hash_of(id).is_some() {
+                return false;
+            }
+            self.prefix.insert(hash, id);
+        }
+        true
+    }
+
     /// The hash under which a block can be found, for checks.
     pub(crate) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
         self.prefix.hash_of(id)

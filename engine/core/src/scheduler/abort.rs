@@ -6,12 +6,14 @@ use crate::arena::Slot;
 use crate::event::{Event, FinishReason};
 use crate::ids::SeqId;
 use crate::sequence::Phase;
+use crate::trace::Input;
 
 impl Scheduler {
     /// Ends a sequence with [`FinishReason::Abort`]. Unknown and ended ids are ignored, so that aborting twice is harmless.
     ///
     /// Its blocks are free at once, or when the last step that touches them completes.
     pub fn abort(&mut self, seq: SeqId, events: &mut Vec<Event>) {
+        self.note(|| Input::Abort(seq));
         if let Some(slot) = self.seqs.slot_of(seq) {
             self.end(slot, FinishReason::Abort, events);
         }

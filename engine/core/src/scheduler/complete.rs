@@ -6,6 +6,7 @@ use crate::arena::Slot;
 use crate::event::{Event, FinishReason};
 use crate::ids::{SeqId, StepId, TokenId};
 use crate::plan::StepOutcome;
+use crate::trace::Input;
 
 /// An outcome that doesn't belong to the oldest step in flight. Nothing was changed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -53,6 +54,7 @@ impl Scheduler {
         outcome: &StepOutcome,
         events: &mut Vec<Event>,
     ) -> Result<(), CompleteError> {
+        self.note(|| Input::Complete(step, outcome.clone()));
         let mut done = self.take_step(step, |oldest| verify(oldest, outcome))?;
         let mut sampled = outcome.sampled.iter();
         for work in &done.work {
@@ -71,6 +73,7 @@ impl Scheduler {
     /// Ends every sequence of a step that the executor couldn't run, with [`FinishReason::Error`]. Sequences outside of the step go on.
     /// Ignored if the step is not the oldest one in flight.
     pub fn fail_step(&mut self, step: StepId, events: &mut Vec<Event>) {
+        self.note(|| Input::FailStep(step));
         let Ok(mut failed) = self.take_step(step, |_| Ok(())) else {
             return;
         };

@@ -75,6 +75,7 @@ mod ageing;
 mod complete;
 mod deadline;
 mod group;
+mod image;
 mod preempt;
 mod queue;
 mod reserve;
@@ -101,6 +102,7 @@ use crate::event::Event;
 use crate::ids::{Micros, SeqId};
 use crate::plan::StepPlan;
 use crate::policy::Policies;
+use crate::trace::{Input, Recorder};
 use adapters::Adapters;
 use queue::WaitingQueue;
 use shares::Shares;
@@ -133,6 +135,7 @@ pub struct Scheduler {
     next_step: u64,
     pub(crate) now: Micros,
     counters: Counters,
+    pub(crate) recorder: Option<Recorder>,
 }
 
 impl Scheduler {
@@ -171,6 +174,7 @@ impl Scheduler {
             next_step: 0,
             now: Micros(0),
             counters: Counters::default(),
+            recorder: None,
             config,
             policies,
         })
@@ -181,6 +185,7 @@ impl Scheduler {
     /// False, with an empty plan, if there is nothing to run: nothing can start, or as many steps as may be are in flight, or
     /// everything waits for one of them. After true, the plan's step must be given to [`Scheduler::complete`] or [`Scheduler::fail_step`].
     pub fn schedule(&mut self, now: Micros, plan: &mut StepPlan, events: &mut Vec<Event>) -> bool {
+        self.note(|| Input::Schedule(now));
         plan.clear();
         self.advance_clock(now);
         self.pool.settle_slice();
@@ -215,6 +220,7 @@ impl Scheduler {
 
     /// Forgets all cached content, if no block is in use. Says whether it did (rule S20).
     pub fn reset_prefix_cache(&mut self) -> bool {
+        self.note(|| Input::ResetPrefixCache);
         self.pool.reset()
     }
 

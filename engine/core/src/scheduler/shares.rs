@@ -90,6 +90,20 @@ impl Shares {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.served)
     }
 
+    /// What each tenant was served, and where one that comes begins; nobody has work.
+    pub(super) fn image(&self) -> (Vec<(TenantId, u64)>, u64) {
+        let served = self.tenants.iter().map(|(&id, tenant)| (id, tenant.served));
+        (served.collect(), self.floor)
+    }
+
+    pub(super) fn restore(&mut self, served: &[(TenantId, u64)], floor: u64) {
+        self.floor = floor;
+        self.tenants = served
+            .iter()
+            .map(|&(id, served)| (id, Tenant { served, num_seqs: 0 }))
+            .collect();
+    }
+
     /// What every tenant was served, for fingerprints of states.
     #[cfg(feature = "model")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, u64, u32)> {

@@ -4,6 +4,7 @@ use super::Scheduler;
 use crate::ids::{Micros, SeqId};
 use crate::request::{Request, RequestOptions};
 use crate::sequence::Sequence;
+use crate::trace::Input;
 
 /// Why a request was refused. Nothing was queued.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -97,6 +98,7 @@ impl Scheduler {
         request: Request,
         options: RequestOptions,
     ) -> Result<SeqId, Reject> {
+        self.note_submit(now, std::slice::from_ref(&request), options);
         self.advance_clock(now);
         let max_tokens = self.max_tokens(&request)?;
         self.check_queue(1, request.prompt.len() as u64)?;
@@ -123,6 +125,7 @@ impl Scheduler {
         requests: Vec<Request>,
         options: RequestOptions,
     ) -> Result<Vec<SeqId>, Reject> {
+        self.note_submit(now, &requests, options);
         self.advance_clock(now);
         let max_tokens = requests
             .iter()
@@ -147,6 +150,7 @@ impl Scheduler {
 
     /// What a sequence was deferred for has happened: it may start now. Others are ignored.
     pub fn undefer(&mut self, seq: SeqId) {
+        self.note(|| Input::Undefer(seq));
         if let Some(slot) = self.seqs.slot_of(seq) {
             self.waiting.undefer(&mut self.seqs[slot]);
         }

@@ -160,14 +160,14 @@ pub(crate) fn setup() -> impl Strategy<Value = (SchedulerConfig, Policies)> {
 }
 
 /// An engine under test, and what was asked of it.
-struct World {
-    engine: Engine,
+pub(crate) struct World {
+    pub(crate) engine: Engine,
     max_in_flight: usize,
     submitted: Vec<(SeqId, Request)>,
 }
 
 impl World {
-    fn new((config, policies): (SchedulerConfig, Policies)) -> Self {
+    pub(crate) fn new((config, policies): (SchedulerConfig, Policies)) -> Self {
         Self {
             max_in_flight: policies.max_in_flight as usize,
             engine: Engine::with_policies(config, policies),
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
+    pub(crate) fn act(&mut self, action: Action) -> Result<(), TestCaseError> {
         let engine = &mut self.engine;
         match action {
             Action::Submit(request, mut options) => {
@@ -231,7 +231,7 @@ impl World {
     }
 
     /// Runs to the end and looks at what came out.
-    fn settle(mut self) -> Result<Engine, TestCaseError> {
+    pub(crate) fn settle(mut self) -> Result<Engine, TestCaseError> {
         for (id, _) in &self.submitted {
             self.engine.scheduler.undefer(*id);
         }

@@ -13,5 +13,6 @@ mod preemption;
 mod prefix;
 mod reference;
 mod refusal;
+mod replay;
 mod steps;
 mod stopping;
