@@ -5,6 +5,7 @@ use crate::ids::Micros;
 
 /// Switches, all of them plain data. [`Policies::vllm`] has every one off, [`Policies::serve`] is for a server.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Policies {
     /// Steps that may be planned and not completed, 1 or more. From 2 on, plans hold [`PENDING_TOKEN`](crate::PENDING_TOKEN) where an
     /// input token is still being sampled.

@@ -17,11 +17,37 @@ pub(crate) enum Phase {
     Running,
 }
 
+/// What every step touches comes first, so that it lies in few cache lines.
 #[derive(Debug)]
 #[cfg_attr(feature = "model", derive(Clone))]
+#[repr(C)]
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
+    /// Prompt, then output.
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) blocks: Vec<BlockRef>,
+    /// The last one of `tokens`: a decode needs no other, and here it costs no cache miss.
+    pub(crate) last_token: TokenId,
+    pub(crate) prompt_len: u32,
+    /// Tokens that steps in flight sample for it.
+    pub(crate) num_pending: u32,
+    /// Steps in flight that name it, and the newest of them.
+    pub(crate) num_in_flight: u32,
+    /// Positions whose KV is in `blocks` once all steps in flight complete.
+    pub(crate) num_computed: u32,
+    /// Positions whose KV is in `blocks` now.
+    pub(crate) num_written: u32,
+    /// Leading blocks that nobody writes to any more; with a prefix cache they can be found by others.
+    pub(crate) num_published: u32,
+    pub(crate) num_preemptions: u32,
     pub(crate) phase: Phase,
+    pub(crate) reads_prefix_cache: bool,
+    pub(crate) last_step: StepId,
+    /// With `max_tokens` clipped to what the model and the pool allow.
+    pub(crate) stop: StopConditions,
+    /// The chain of its full blocks, as far as anybody has asked for it. Tokens never change, so it is never recomputed.
+    hashes: Vec<BlockHash>,
+    root: CacheRoot,
     pub(crate) arrival: Micros,
     pub(crate) priority: i64,
     pub(crate) options: RequestOptions,
@@ -31,28 +57,6 @@ pub(crate) struct Sequence {
     pub(crate) blocked_since: Option<Micros>,
     /// The sequence of its group whose prompt blocks it may share.
     pub(crate) leader: Option<SeqId>,
-    /// Prompt, then output.
-    pub(crate) tokens: Vec<TokenId>,
-    pub(crate) prompt_len: u32,
-    /// With `max_tokens` clipped to what the model and the pool allow.
-    pub(crate) stop: StopConditions,
-    pub(crate) reads_prefix_cache: bool,
-    /// Tokens that steps in flight sample for it.
-    pub(crate) num_pending: u32,
-    /// Steps in flight that name it, and the newest of them.
-    pub(crate) num_in_flight: u32,
-    pub(crate) last_step: StepId,
-    /// Positions whose KV is in `blocks` once all steps in flight complete.
-    pub(crate) num_computed: u32,
-    /// Positions whose KV is in `blocks` now.
-    pub(crate) num_written: u32,
-    pub(crate) blocks: Vec<BlockRef>,
-    /// Leading blocks that can be found by others.
-    pub(crate) num_published: u32,
-    pub(crate) num_preemptions: u32,
-    root: CacheRoot,
-    /// The chain of its full blocks, as far as anybody has asked for it. Tokens never change, so it is never recomputed.
-    hashes: Vec<BlockHash>,
 }
 
 impl Sequence {
@@ -80,6 +84,7 @@ impl Sequence {
             key: QueueKey::default(),
             blocked_since: None,
             leader: None,
+            last_token: prompt.last().copied().unwrap_or_default(),
             prompt_len: prompt.len() as u32,
             tokens: prompt.to_vec(),
             stop,
@@ -158,6 +163,7 @@ impl Sequence {
     /// Appends a sampled token and says whether the sequence ends with it (rule S17): end of sequence, stop token, length.
     pub(crate) fn push_output(&mut self, token: TokenId) -> Option<FinishReason> {
         self.tokens.push(token);
+        self.last_token = token;
         let StopConditions {
             max_tokens,
             min_tokens,

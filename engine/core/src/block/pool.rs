@@ -16,6 +16,9 @@ use super::prefix::PrefixIndex;
 use crate::ids::BlockId;
 use crate::invariant::Violation;
 
+/// What can be found, and where.
+pub(crate) type Contents = Vec<(BlockHash, BlockId)>;
+
 /// Giving back this many blocks takes well below a millisecond.
 const SLICE: usize = 4096;
 
@@ -236,7 +239,7 @@ impl BlockPool {
     }
 
     /// The free queue and what can be found, if nobody holds a block.
-    pub(crate) fn image(&self) -> Option<(Vec<BlockId>, Vec<(BlockHash, BlockId)>)> {
+    pub(crate) fn image(&self) -> Option<(Vec<BlockId>, Contents)> {
         let is_whole = self.free.len() == self.num_usable();
         let content = || self.prefix.iter().map(|(hash, id)| (*hash, id)).collect();
         is_whole.then(|| (self.free.iter().collect(), content()))

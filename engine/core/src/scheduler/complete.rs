@@ -2,10 +2,11 @@
 
 use super::Scheduler;
 use super::step::{Step, Work};
-use crate::arena::Slot;
+use crate::block::BlockPool;
 use crate::event::{Event, FinishReason};
 use crate::ids::{SeqId, StepId, TokenId};
 use crate::plan::StepOutcome;
+use crate::sequence::Sequence;
 use crate::trace::Input;
 
 /// An outcome that doesn't belong to the oldest step in flight. Nothing was changed.
@@ -63,7 +64,7 @@ impl Scheduler {
             } else {
                 None
             };
-            self.complete_work(*work, token, events);
+            self.complete_work(work, token, events);
         }
         self.counters.num_steps += 1;
         self.retire(&mut done);
@@ -115,8 +116,8 @@ impl Scheduler {
         }
     }
 
-    fn complete_work(&mut self, work: Work, token: Option<TokenId>, events: &mut Vec<Event>) {
-        self.leave_step(&work);
+    fn complete_work(&mut self, work: &Work, token: Option<TokenId>, events: &mut Vec<Event>) {
+        self.leave_step(work);
         let Some(seq) = self.seqs.find(work.slot, work.seq) else {
             return;
         };
@@ -126,29 +127,22 @@ impl Scheduler {
         // A sequence preempted since has lost what the step wrote, but not what it sampled.
         if seq.num_preemptions == work.num_preemptions {
             seq.num_written = num_written;
-            self.publish_full_blocks(work.slot);
+            if num_written / self.config.block_size > seq.num_published {
+                seal_full_blocks(
+                    seq,
+                    &mut self.pool,
+                    self.config.block_size,
+                    self.config.enable_prefix_caching,
+                );
+            }
         }
         let Some(token) = token else { return };
         self.counters.num_generation_tokens += 1;
-        let reason = self.seqs[work.slot].push_output(token);
+        let reason = seq.push_output(token);
         events.push(Event::Token { seq: work.seq, token });
         if let Some(reason) = reason {
             self.end(work.slot, reason, events);
         }
-    }
-
-    /// Seals the blocks that are full and written, output included: nobody writes to them again. With a prefix cache they can be found.
-    fn publish_full_blocks(&mut self, slot: Slot) {
-        let seq = &mut self.seqs[slot];
-        let num_full = seq.num_written / self.config.block_size;
-        if self.config.enable_prefix_caching {
-            self.pool.log().act_for(seq.id);
-            for index in seq.num_published..num_full {
-                let hash = seq.block_hash(index, self.config.block_size);
-                self.pool.publish(&seq.blocks[index as usize], hash);
-            }
-        }
-        seq.num_published = num_full;
     }
 
     fn retire(&mut self, step: &mut Step) {
@@ -156,6 +150,19 @@ impl Scheduler {
         step.work.clear();
         self.spare.push(std::mem::take(step));
     }
+}
+
+/// Seals the blocks that are full and written, output included: nobody writes to them again. With a prefix cache they can be found.
+fn seal_full_blocks(seq: &mut Sequence, pool: &mut BlockPool, block_size: u32, is_cached: bool) {
+    let num_full = seq.num_written / block_size;
+    if is_cached {
+        pool.log().act_for(seq.id);
+        for index in seq.num_published..num_full {
+            let hash = seq.block_hash(index, block_size);
+            pool.publish(&seq.blocks[index as usize], hash);
+        }
+    }
+    seq.num_published = num_full;
 }
 
 fn verify(step: &Step, outcome: &StepOutcome) -> Result<(), CompleteError> {

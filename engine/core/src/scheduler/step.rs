@@ -138,8 +138,9 @@ impl Scheduler {
         self.next_step += 1;
         for work in &step.work {
             self.write(work, plan);
-            let reader = work.copy.and_then(|(slot, id, _)| self.seqs.find(slot, id));
-            if let Some(leader) = reader {
+            if let Some((slot, id, _)) = work.copy
+                && let Some(leader) = self.seqs.find(slot, id)
+            {
                 leader.num_in_flight += 1;
                 leader.last_step = step.id;
             }
@@ -158,8 +159,12 @@ impl Scheduler {
         // The last ones may still be in the making.
         let num_known = seq.num_tokens();
         let known = first.min(num_known)..end.min(num_known);
-        plan.tokens
-            .extend_from_slice(&seq.tokens[known.start as usize..known.end as usize]);
+        if known.len() == 1 && known.end == num_known {
+            plan.tokens.push(seq.last_token);
+        } else {
+            plan.tokens
+                .extend_from_slice(&seq.tokens[known.start as usize..known.end as usize]);
+        }
         plan.tokens
             .resize(tokens_start + work.num_tokens as usize, PENDING_TOKEN);
         if let Some((_, _, from)) = work.copy {

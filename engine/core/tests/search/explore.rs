@@ -1,6 +1,6 @@
 //! Depth first through the graph of states. Its path is the counterexample if a law is broken.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::world::{Action, Scope, World};
 
@@ -9,7 +9,6 @@ use crate::world::{Action, Scope, World};
 pub(crate) struct Report {
     pub(crate) num_states: usize,
     pub(crate) num_transitions: usize,
-    pub(crate) depth: usize,
 }
 
 /// Whether a state is on the path, or all that follows from it is known to end.
@@ -33,7 +32,7 @@ struct Frame {
 /// If a law is broken; the path of actions is printed.
 pub(crate) fn explore(scope: &Scope) -> Report {
     let mut report = Report::default();
-    let mut marks: HashMap<u128, Mark> = HashMap::new();
+    let mut marks: BTreeMap<u128, Mark> = BTreeMap::new();
     let mut path = Path(scope.name, Vec::new());
     let mut frames = vec![enter(World::new(scope), scope, &mut marks)];
     while let Some(frame) = frames.last_mut() {
@@ -57,22 +56,18 @@ pub(crate) fn explore(scope: &Scope) -> Report {
         }
         frame.can_go_on |= !matches!(action, Action::Abort(_) | Action::Submit(_));
         report.num_transitions += 1;
-        match marks.get(&fingerprint) {
-            Some(Mark::OnPath) => panic!("the actions lead back to a state"),
-            Some(Mark::Ends) => {
-                path.1.pop();
-            }
-            None => {
-                frames.push(enter(next, scope, &mut marks));
-                report.depth = report.depth.max(frames.len());
-            }
+        if let Some(&mark) = marks.get(&fingerprint) {
+            assert!(mark == Mark::Ends, "the actions lead back to a state");
+            path.1.pop();
+        } else {
+            frames.push(enter(next, scope, &mut marks));
         }
     }
     report.num_states = marks.len();
     report
 }
 
-fn enter(world: World, scope: &Scope, marks: &mut HashMap<u128, Mark>) -> Frame {
+fn enter(world: World, scope: &Scope, marks: &mut BTreeMap<u128, Mark>) -> Frame {
     let fingerprint = world.fingerprint();
     marks.insert(fingerprint, Mark::OnPath);
     Frame {

@@ -92,7 +92,7 @@ impl World {
                 actions.push(Action::Submit(index));
             }
         }
-        for (index, known) in self.known.iter().enumerate().filter(|(_, known)| !known.is_over) {
+        for index in (0..self.known.len()).filter(|&index| !self.known[index].is_over) {
             if scope.may_abort {
                 actions.push(Action::Abort(index));
             }
@@ -103,7 +103,6 @@ impl World {
             {
                 actions.push(Action::Undefer(index));
             }
-            debug_assert!(known.table.len() <= 99);
         }
         let num_running = self.known.iter().filter(|known| !known.is_over).count();
         let choices = if scope.may_end { 1 << num_running } else { 1 };
@@ -216,9 +215,8 @@ impl World {
         }
     }
 
-    fn execute(&mut self, plan: &StepPlan, ends: u8, scope: &Scope) {
-        let size = scope.config.block_size;
-        let slot = |block: BlockId, offset: u32| (block.0 * size + offset) as usize;
+    fn copy(&mut self, plan: &StepPlan, scope: &Scope) {
+        let slot = |block: BlockId, offset: u32| (block.0 * scope.config.block_size + offset) as usize;
         let copied: Vec<_> = plan
             .copies
             .iter()
@@ -228,6 +226,19 @@ impl World {
         for (to, digest) in copied {
             self.memory[to] = digest;
         }
+    }
+
+    /// What an earlier step in flight touches for one sequence isn't written by a later one for another.
+    fn assert_unused(&self, block: BlockId, offset: u32, writer: SeqId) {
+        let mut touched = self.in_flight.iter().flat_map(|step| &step.touched);
+        let user = touched.find(|&&(used, end, user)| used == block && offset < end && user != writer);
+        assert_eq!(user, None, "{writer:?} writes to a block in use");
+    }
+
+    fn execute(&mut self, plan: &StepPlan, ends: u8, scope: &Scope) {
+        self.copy(plan, scope);
+        let size = scope.config.block_size;
+        let slot = |block: BlockId, offset: u32| (block.0 * size + offset) as usize;
         let mut started = Started {
             step: plan.step,
             sampled: Vec::new(),
@@ -239,26 +250,15 @@ impl World {
         };
         let mut writes: Vec<(usize, u64)> = Vec::new();
         for seq in &plan.seqs {
-            let known = self
-                .known
-                .iter_mut()
-                .find(|known| known.seq == seq.seq)
-                .expect("it was submitted");
-            let digests = read_plan(known, seq, plan);
+            let digests = read_plan(self.find(seq.seq), seq, plan);
+            let known = self.find(seq.seq).clone();
             for (position, &digest) in (0_u32..).zip(&digests) {
                 let block = known.table[(position / size) as usize];
                 let at = slot(block, position % size);
                 if position < seq.first_position {
                     assert_eq!(self.memory[at], digest, "{:?} reads what isn't its own", seq.seq);
                 } else {
-                    let user =
-                        self.in_flight
-                            .iter()
-                            .flat_map(|step| &step.touched)
-                            .find(|&&(used, end, user)| {
-                                used == block && position % size < end && user != seq.seq
-                            });
-                    assert_eq!(user, None, "{:?} writes to a block in use", seq.seq);
+                    self.assert_unused(block, position % size, seq.seq);
                     assert!(
                         writes.iter().all(|&(other, _)| other != at),
                         "two writers of a slot"
@@ -276,7 +276,7 @@ impl World {
                 } else {
                     (digests[digests.len() - 1] % 2) as u32
                 };
-                known.tokens.push(token);
+                self.find(seq.seq).tokens.push(token);
                 started.sampled.push((seq.seq, token));
             }
         }
