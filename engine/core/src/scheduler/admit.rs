@@ -93,11 +93,11 @@ impl Scheduler {
         let seq = &self.seqs[slot];
         // At least one position is computed, into a block of its own; and its tokens have to be known.
         if seq.num_pending > 0 || free == 0 {
-            return Verdict::Blocked(1 + reserve);
+            return Verdict::Blocked(reserve.saturating_add(1));
         }
         let num_blocks = seq.num_tokens().div_ceil(self.config.block_size);
         let prefix = self.find_prefix(slot);
-        let needed = num_blocks - prefix.num_blocks + prefix.num_free + reserve;
+        let needed = (num_blocks - prefix.num_blocks + prefix.num_free).saturating_add(reserve);
         if needed > free {
             return Verdict::Blocked(needed);
         }

@@ -37,25 +37,49 @@
 //!
 //! # Invariants
 //!
-//! [`Scheduler::check`] verifies 1 to 7 between calls; property tests call it after every action and hold the others.
+//! [`Scheduler::check`] verifies 1 to 7 between calls; property tests and the search call it after every action and hold the others.
 //!
 //! 1. A block's reference count is the number of handles in block tables and parked in steps.
 //! 2. The free queue holds exactly the blocks without references, once each; never the null block.
-//! 3. Every findable block is full, complete, holds what its hash says, and is written by nobody.
+//! 3. Every findable or shared block is full, complete, holds what its hash says, and is written by nobody.
 //! 4. A block that is still written belongs to one sequence and can't be found.
 //! 5. A sequence is in exactly one queue; waiting ones hold no blocks; at most `max_num_active_seqs` run.
 //! 6. A block table covers exactly the computed positions: no position is planned without a block behind it.
 //! 7. A step has at most `max_num_batched_tokens` positions and `max_num_seqs` sequences.
 //! 8. No position is read before it is written (`laws.rs`: an executor that remembers what each slot holds).
-//! 9. `schedule` returns false only when a step is in flight or no sequence exists (`laws.rs`).
+//! 9. `schedule` returns false only when a step is in flight or every sequence is deferred (`laws.rs`).
 //! 10. A sequence's output is the same alone, chunked, preempted and with a cached prefix (`laws.rs`).
 //! 11. Equal inputs give equal plans and events (`laws.rs`).
 //!
+//! # Steps in flight
+//!
+//! Up to `max_in_flight` steps are planned before the oldest one completes, so that the device never waits for the host. A plan then has
+//! [`PENDING_TOKEN`](crate::PENDING_TOKEN) where the input is a token that an earlier step is still sampling, and a sequence that turns out to have ended
+//! has a part in the next step that is dropped. Two rules make that safe. Blocks that a step in flight touches are *parked* in the newest such
+//! step when their sequence ends or is preempted, and are free when it completes (`preempt.rs`). And a sequence that needs blocks which are
+//! parked waits for them instead of preempting others for nothing (`running.rs`). What a step samples for a sequence preempted meanwhile
+//! is its next token all the same. So a sequence's tokens are those of a run with one step at a time, and no token is lost or sent twice
+//! (vllm#47900, vllm#48245).
+//!
+//! # Policies
+//!
+//! Each is a module with its law at the top, switched by [`Policies`]: `queue.rs` (order of the queue), `ageing.rs` (passing a sequence
+//! that doesn't fit, for a while), `reserve.rs` (hysteresis after preemption, watermark), `victim.rs` (who gives way), `seats.rs` (a higher class
+//! displaces a lower one), `shares.rs` (weighted fair shares of tenants), `adapters.rs`, `deadline.rs`, `group.rs` (sequences of one
+//! request share their prompt). [`Policies::vllm`] has all of them off, and the decisions are then those of a slow model written from the
+//! rules (`tests/scheduler/reference.rs`). [`Policies::serve`] is for a server.
+//!
+//! # How it is checked
+//!
+//! Worked cases; laws over generated runs with any policies (`laws.rs`); the model of vLLM's rules; and a search of every order of
+//! actions at small scope (`tests/search`), which also shows that no order goes round in circles, so that without new requests every run
+//! ends. What went in can be recorded and replayed ([`Scheduler::record`]).
+//!
 //! # What it doesn't do
 //!
-//! It knows no text, no logits, no devices and no time of its own. Priorities, tenants, ageing of a large sequence at the head of the queue
-//! and several steps in flight come on top of this structure (`MAX_IN_FLIGHT` is 1). A step that fails ends its sequences; retrying is the
-//! caller's business.
+//! It knows no text, no logits, no devices and no time of its own. All layers are taken to need the same blocks: a model that mixes full
+//! attention with windows is served, but the blocks behind a window are kept. A step that fails ends its sequences; retrying is the caller's
+//! business.
 //!
 //! # Differences from vLLM
 //!
@@ -63,6 +87,8 @@
 //! - A group of sequences is queued whole or not at all; the queue's limits count sequences and their prompt tokens.
 //! - A stop token doesn't end a sequence before `min_tokens`, even if a sampler without a mask gives one.
 //! - Cached content becomes findable when its step completes; vLLM lets a later request of the same step share it.
+//! - A step in which the only sequence that could run had to give way itself is not empty: the next one is planned in its place.
+//! - Events about blocks tell of contents, not of copies: stored with the first block, removed with the last one.
 //!
 //! Sources: the document the project was founded on (scheduler and block pool parts), rules S1 to S21 and B1 to B9 of the engine research
 //! (vLLM 0.32 `v1/core/sched/scheduler.py`), *Efficient Memory Management for Large Language Model Serving with PagedAttention* (2023),

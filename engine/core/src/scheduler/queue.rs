@@ -89,7 +89,7 @@ impl WaitingQueue {
             },
             Order::Priority => QueueKey {
                 priority: seq.priority,
-                rank: seq.arrival.0 as i64,
+                rank: i64::try_from(seq.arrival.0).unwrap_or(i64::MAX),
                 id: seq.id.0,
             },
         };

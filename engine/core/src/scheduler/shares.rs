@@ -113,8 +113,9 @@ impl Shares {
     }
 }
 
+/// At least one unit, so that no weight makes tokens free.
 fn units(of: &RequestOptions, num_tokens: u32) -> u64 {
-    u64::from(num_tokens) * UNITS_PER_TOKEN / u64::from(of.weight.max(1))
+    (u64::from(num_tokens) * UNITS_PER_TOKEN / u64::from(of.weight.max(1))).max(1)
 }
 
 impl Scheduler {

@@ -271,7 +271,8 @@ impl Engine {
 
     /// Keeps as many steps in flight as the scheduler takes, and runs until nothing is left.
     pub(crate) fn run_ahead(&mut self) {
-        for _ in 0..100_000 {
+        let mut num_steps = 0;
+        loop {
             while self.start() {
                 self.check();
             }
@@ -280,8 +281,9 @@ impl Engine {
             }
             self.finish();
             self.check();
+            num_steps += 1;
+            assert!(num_steps < 100_000, "the engine makes no progress");
         }
-        panic!("the engine makes no progress");
     }
 
     /// Runs until nothing is left; a scheduler that makes no progress fails.
@@ -384,18 +386,18 @@ impl Engine {
         assert_eq!((next_token, next_block), (plan.tokens.len(), plan.blocks.len()));
     }
 
+    fn copy(&mut self) {
+        let copies = self.plan.copies.iter().flat_map(|copy| {
+            let offsets = 0..copy.num_positions;
+            offsets.map(|offset| ((copy.to, offset), self.slots[&(copy.from, offset)]))
+        });
+        let copied: Vec<_> = copies.collect();
+        self.slots.extend(copied);
+    }
+
     /// Copies come first. Then all reads see the state before the step, and then all writes happen: sharing within a step would be caught.
     fn execute(&mut self) -> Started {
-        let copied: Vec<_> = self
-            .plan
-            .copies
-            .iter()
-            .flat_map(|copy| {
-                let offsets = 0..copy.num_positions;
-                offsets.map(|offset| ((copy.to, offset), self.slots[&(copy.from, offset)]))
-            })
-            .collect();
-        self.slots.extend(copied);
+        self.copy();
         let mut touched: Vec<_> = self
             .plan
             .copies

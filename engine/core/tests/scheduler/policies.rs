@@ -245,6 +245,32 @@ fn the_reserve_does_not_apply_when_nothing_runs() {
     assert!(ids.iter().all(|&id| engine.output(id).len() == 4));
 }
 
+#[test]
+fn extreme_policies_and_options_overflow_nothing() {
+    let policies = Policies {
+        readmission_reserve: u32::MAX,
+        watermark: u32::MAX,
+        fair_share: true,
+        ageing_bound: Some(Micros(u64::MAX)),
+        ..by_priority()
+    };
+    let mut engine = Engine::with_policies(pool_of(4), policies);
+    engine.clock = u64::MAX - 100_000;
+    let ids: Vec<_> = [i64::MIN, 0, i64::MAX]
+        .into_iter()
+        .map(|priority| {
+            let options = RequestOptions {
+                weight: if priority == 0 { 0 } else { u32::MAX },
+                deadline: Some(Micros(u64::MAX)),
+                ..RequestOptions::default()
+            };
+            engine.submit_with(of_priority(priority, 0, 9, 6), options)
+        })
+        .collect();
+    engine.run();
+    assert!(ids.iter().all(|&id| engine.output(id).len() == 6));
+}
+
 /// Rule S13.
 #[test]
 fn the_watermark_keeps_blocks_free_beside_running_sequences() {

@@ -156,7 +156,7 @@ impl Reference {
         // S2.
         let frozen = (self.running.len(), self.waiting.len());
         let mut index = 0;
-        'running: while index < self.running.len() {
+        while index < self.running.len() {
             let want = self.running[index].tokens.len() - self.running[index].num_computed;
             let count = self.chunk(frozen, want, budget, input);
             if count == 0 {
@@ -166,30 +166,11 @@ impl Reference {
             let id = self.running[index].id;
             let needed =
                 (self.running[index].num_computed + count).div_ceil(size) - self.running[index].table.len();
-            // S6.
-            let new_blocks = loop {
-                if let Some(blocks) = self.allocate(needed) {
-                    break blocks;
-                }
-                let victim = if self.is_by_priority() {
-                    let worst = self.running.iter().max_by_key(|seq| seq.place).map(|seq| seq.id);
-                    self.running
-                        .iter()
-                        .position(|seq| Some(seq.id) == worst)
-                        .expect("somebody runs")
-                } else {
-                    self.running.len() - 1
-                };
-                let victim = self.preempt(victim);
-                if let Some(at) = parts.iter().position(|part| part.seq == victim) {
-                    let given_back = parts.remove(at).num_tokens as usize;
-                    budget += given_back;
-                    input += given_back + drafts;
-                }
-                if victim == id {
-                    break 'running;
-                }
+            let mut left = (budget, input);
+            let Some(new_blocks) = self.make_room(id, needed, &mut parts, &mut left) else {
+                break;
             };
+            (budget, input) = left;
             index = self
                 .running
                 .iter()
@@ -215,6 +196,33 @@ impl Reference {
             })
             .collect();
         parts
+    }
+
+    /// S6: blocks for a running sequence, or `None` if it had to give way itself.
+    fn make_room(
+        &mut self,
+        id: SeqId,
+        needed: usize,
+        parts: &mut Vec<Part>,
+        (budget, input): &mut (usize, usize),
+    ) -> Option<Vec<u32>> {
+        loop {
+            if let Some(blocks) = self.allocate(needed) {
+                return Some(blocks);
+            }
+            let last = self.running.len() - 1;
+            let worst = (0..=last).max_by_key(|&at| self.running[at].place);
+            let victim = if self.is_by_priority() { worst } else { None };
+            let victim = self.preempt(victim.unwrap_or(last));
+            if let Some(at) = parts.iter().position(|part| part.seq == victim) {
+                let given_back = parts.remove(at).num_tokens as usize;
+                *budget += given_back;
+                *input += given_back + self.policies.draft_slots as usize;
+            }
+            if victim == id {
+                return None;
+            }
+        }
     }
 
     /// S4 and S3. The requests are counted once, before anything is planned.
