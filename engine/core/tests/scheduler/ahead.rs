@@ -1,7 +1,7 @@
 //! Steps planned while others are in flight: placeholders, parked blocks, and the same tokens as one step at a time gives (case C23).
 
 use kvasir_engine_core::{
-    Event, FinishReason, Micros, PENDING_TOKEN, Policies, SchedulerConfig, SeqId, StepPlan,
+    Event, FinishReason, Micros, Order, PENDING_TOKEN, Policies, Request, SchedulerConfig, SeqId, StepPlan,
 };
 
 use crate::harness::{Engine, expected_output, request, roomy};
@@ -198,4 +198,50 @@ fn steps_in_flight_plan_what_one_step_at_a_time_plans_but_for_placeholders() {
         parts.collect::<Vec<_>>()
     };
     assert_eq!(shares(1), shares(2));
+}
+
+#[test]
+fn a_preempted_sequence_does_not_resume_while_a_token_of_it_is_in_the_making() {
+    let config = SchedulerConfig {
+        num_blocks: 9,
+        max_num_batched_tokens: 12,
+        max_num_seqs: 4,
+        max_num_active_seqs: 4,
+        enable_prefix_caching: false,
+        ..roomy()
+    };
+    let policies = Policies {
+        max_in_flight: 3,
+        order: Order::Priority,
+        ..Policies::vllm()
+    };
+    let mut engine = Engine::with_policies(config, policies);
+    let of_priority = |priority, first: u32, len: u32| Request {
+        priority,
+        ..request(first..first + len, 6)
+    };
+    let low = engine.submit(of_priority(9, 0, 4));
+    assert!(engine.start());
+    engine.finish();
+    let middle = engine.submit(of_priority(5, 100, 4));
+    let high = engine.submit(of_priority(7, 200, 20));
+    assert!(engine.start());
+    assert_eq!(engine.shares(), [(low, 1), (middle, 4), (high, 7)]);
+    // Two blocks are left after the others and `high` needs three: `low` gives way while a step samples for it.
+    assert!(engine.start());
+    assert_eq!(preemptions(&engine, low), 1);
+    engine.abort(high);
+    let before = engine.plans.len();
+    engine.start();
+    assert!(
+        engine.plans[before..]
+            .iter()
+            .flat_map(|plan| &plan.seqs)
+            .all(|part| part.seq != low),
+        "its next token isn't known"
+    );
+    engine.check();
+    engine.run_ahead();
+    let (output, _) = expected_output(&of_priority(9, 0, 4), &engine.config);
+    assert_eq!(engine.output(low), output);
 }
