@@ -85,7 +85,7 @@ impl Engine {
         let started = self
             .scheduler
             .schedule(Micros(self.clock), &mut self.plan, events);
-        let mut spent = cpu_time() - start;
+        let mut spent = cpu_time().saturating_sub(start);
         if !started {
             return None;
         }
@@ -96,7 +96,7 @@ impl Engine {
         self.scheduler
             .complete(self.plan.step, &self.outcome, events)
             .expect("the outcome is the plan's");
-        spent += cpu_time() - start;
+        spent += cpu_time().saturating_sub(start);
         black_box(events);
         Some(spent)
     }
@@ -180,7 +180,7 @@ fn hashing(len: u32) -> Duration {
         parent = block_hash(&parent, block);
     }
     black_box(parent);
-    cpu_time() - start
+    cpu_time().saturating_sub(start)
 }
 
 /// The chained keys of 32,768 tokens, and plain SHA-256 over the same bytes.
