@@ -74,6 +74,26 @@ choice! {
     }
 }
 
+choice! {
+    /// The order of waiting requests; vLLM's words.
+    SchedulingPolicy {
+        /// First come, first served.
+        Fcfs = "fcfs",
+        /// By the request's priority, lower first, then by arrival.
+        Priority = "priority",
+    }
+}
+
+choice! {
+    /// Whose rules the scheduler follows where they differ.
+    SchedulerCompat {
+        /// Ours: small requests pass a large one for a bounded time, and resuming leaves a reserve.
+        Kvasir = "kvasir",
+        /// vLLM's order of admission and choice of victim, exactly.
+        Vllm = "vllm",
+    }
+}
+
 /// A time in seconds, with a fraction if need be; also written as `30s`, `500ms`, `2m`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Seconds(pub Duration);

@@ -26,7 +26,7 @@ mod value;
 
 pub use address::{LocalAddress, is_loopback_host};
 pub use bytes::{ByteCount, Count};
-pub use choice::{Dtype, KvCacheDtype, LogLevel, Seconds};
+pub use choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
 pub use env::{EnvLayer, env_layer};
 pub use error::ConfigError;
 pub use file::file_layer;

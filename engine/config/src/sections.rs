@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::address::LocalAddress;
 use crate::bytes::{ByteCount, Count};
-use crate::choice::{Dtype, KvCacheDtype, LogLevel, Seconds};
+use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
 use crate::error::ConfigError;
 use crate::options::section;
 use crate::secret::Secret;
@@ -54,6 +54,10 @@ section! {
             "Most sequences that hold KV blocks [default: max-num-seqs]";
         "long-prefill-token-threshold" => long_prefill_token_threshold: u32 = 0, "TOKENS",
             "Largest chunk of one prompt in a step; 0 is no limit";
+        "scheduling-policy" => scheduling_policy: SchedulingPolicy = SchedulingPolicy::Fcfs, "POLICY",
+            "Order of waiting requests: first come, first served, or by their priority field";
+        "scheduler-compat" => scheduler_compat: SchedulerCompat = SchedulerCompat::Kvasir, "RULES",
+            "kvasir, or vllm: a request that doesn't fit yet holds up all behind it, as in vLLM";
         "max-num-queued-reqs" => max_num_queued_reqs: u32 = 1024, "COUNT",
             "Waiting requests; more get 503";
         "max-num-queued-tokens" => max_num_queued_tokens: Count = Count(16 << 20), "TOKENS",

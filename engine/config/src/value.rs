@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use crate::address::LocalAddress;
 use crate::bytes::{ByteCount, Count};
-use crate::choice::{Dtype, KvCacheDtype, LogLevel, Seconds};
+use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
 use crate::options::Kind;
 use crate::secret::Secret;
 
@@ -252,4 +252,4 @@ macro_rules! word_value {
     )+};
 }
 
-word_value!(Dtype, KvCacheDtype, LogLevel);
+word_value!(Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy);

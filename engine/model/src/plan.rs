@@ -34,6 +34,11 @@ pub(crate) fn validate(
         step: plan.step,
         reason,
     };
+    if !plan.copies.is_empty() {
+        return Err(invalid(
+            "it copies blocks, which this executor doesn't".to_owned(),
+        ));
+    }
     seen.clear();
     let mut num_tokens = 0_usize;
     for seq in &plan.seqs {

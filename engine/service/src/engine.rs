@@ -32,13 +32,14 @@ impl Engine {
         let EngineSetup {
             mut executor,
             scheduler: config,
+            policies,
             model: _,
             assets,
             cache,
             limits,
         } = setup;
         let warmup_tokens = (config.max_num_batched_tokens as usize).min(limits.max_warmup_tokens);
-        let scheduler = Scheduler::new(config).map_err(ServiceError::Config)?;
+        let scheduler = Scheduler::with_policies(config, policies).map_err(ServiceError::Config)?;
         let shared = Arc::new(Shared::new(
             model,
             assets::chunks(&assets).collect(),

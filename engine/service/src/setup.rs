@@ -7,7 +7,7 @@ use kvasir_backend::{ExecError, Executor};
 use kvasir_cache_key::{CacheIdentity, CacheRoot};
 use kvasir_client::types::ModelInfo;
 use kvasir_client::{TextAssetFiles, assets};
-use kvasir_engine_core::{ConfigError, SchedulerConfig};
+use kvasir_engine_core::{ConfigError, Policies, SchedulerConfig};
 
 /// Everything that [`Engine::start`](crate::Engine::start) needs.
 pub struct EngineSetup {
@@ -15,6 +15,8 @@ pub struct EngineSetup {
     pub executor: Box<dyn Executor>,
     /// The scheduler's limits.
     pub scheduler: SchedulerConfig,
+    /// The scheduler's rules beside its limits. Steps in flight and shared prompts of groups need an executor that supports them.
+    pub policies: Policies,
     /// What is served. Limits and digests that follow from the other fields are filled in: `max_model_len`, `block_size`, `num_blocks`,
     /// `max_num_seqs`, `max_logprobs`, `text_assets_digest` (checked, if it is given) and `engine_version`.
     pub model: ModelInfo,

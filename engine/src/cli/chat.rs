@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
+use etcetera::BaseStrategy as _;
 
 use super::flags::{Flags, Offline};
 use super::sampling::SamplingArgs;
@@ -125,7 +126,8 @@ fn lines(is_interactive: bool, is_one_message: bool, no_history: bool) -> Result
 }
 
 fn history_path() -> Option<PathBuf> {
-    let folder = dirs::state_dir().or_else(dirs::data_local_dir)?;
+    let strategy = etcetera::choose_base_strategy().ok()?;
+    let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
     Some(folder.join("kvasir").join("chat_history"))
 }
 

@@ -13,8 +13,8 @@ use std::path::Path;
 use kvasir_backend::KvDType;
 use kvasir_backend_cpu::{CpuBackend, CpuOptions};
 use kvasir_client::types::ModelInfo;
-use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig};
-use kvasir_engine_core::SchedulerConfig;
+use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig, SchedulerCompat, SchedulingPolicy};
+use kvasir_engine_core::{Order, Policies, SchedulerConfig};
 use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
 use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
 use kvasir_weights::Checkpoint;
@@ -82,6 +82,7 @@ pub(crate) fn start_engine(
     let engine = Engine::start(EngineSetup {
         executor: Box::new(executor),
         scheduler: scheduler(engine, &sizes),
+        policies: policies(engine),
         model: info,
         assets,
         cache: CacheParts {
@@ -153,6 +154,18 @@ fn decide_sizes(
             .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
     };
     sizes::decide(model, engine, &facts)
+}
+
+fn policies(engine: &EngineConfig) -> Policies {
+    let rules = match engine.scheduler_compat.value {
+        SchedulerCompat::Kvasir => Policies::serve(),
+        SchedulerCompat::Vllm => Policies::vllm(),
+    };
+    let order = match engine.scheduling_policy.value {
+        SchedulingPolicy::Fcfs => Order::Arrival,
+        SchedulingPolicy::Priority => Order::Priority,
+    };
+    Policies { order, ..rules }
 }
 
 fn scheduler(engine: &EngineConfig, sizes: &Sizes) -> SchedulerConfig {

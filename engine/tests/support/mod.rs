@@ -71,7 +71,8 @@ pub(crate) fn model() -> Option<String> {
         );
         return Some(path.to_str().unwrap().to_owned());
     }
-    let cached = dirs::cache_dir()?.join("kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let cached = etcetera::BaseStrategy::cache_dir(&etcetera::choose_base_strategy().ok()?)
+        .join("kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf");
     if cached.exists() {
         return Some(cached.to_str().unwrap().to_owned());
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvasir_backend::{ExecError, Executor, NewSequence, Ticket};
-use kvasir_engine_core::{BlockId, PENDING_TOKEN, SeqId, SeqPlan, StepId, StepPlan};
+use kvasir_engine_core::{BlockCopy, BlockId, PENDING_TOKEN, SeqId, SeqPlan, StepId, StepPlan};
 use kvasir_model::Model;
 use kvasir_sampling::SamplingParams;
 use proptest::prelude::*;
@@ -101,6 +101,21 @@ fn plan_of_unknown_sequence_is_refused() {
         Err(ExecError::UnknownSequence(SeqId(4)))
     ));
     model.release(SeqId(1000));
+}
+
+#[test]
+fn plan_that_copies_blocks_is_refused() {
+    refused(
+        |plan| {
+            plan.copies.push(BlockCopy {
+                seq: SeqId(1),
+                from: BlockId(1),
+                to: BlockId(2),
+                num_positions: 3,
+            });
+        },
+        "it copies blocks",
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ use kvasir_client::types::{
     SequenceOutput, StopConditions,
 };
 use kvasir_client::{EngineClient, GrpcClient, GrpcClientOptions, OutputStream, TextAssetFiles};
-use kvasir_engine_core::SchedulerConfig;
+use kvasir_engine_core::{Policies, SchedulerConfig};
 use kvasir_service::grpc::Listener;
 use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
 use tempfile::TempDir;
@@ -192,6 +192,7 @@ pub fn setup(control: &Arc<Control>, options: &Options) -> EngineSetup {
             options.scheduler.block_size,
         )),
         scheduler: options.scheduler.clone(),
+        policies: Policies::serve(),
         model: ModelInfo {
             model: "fake".to_owned(),
             vocab_size: VOCAB_SIZE,
