@@ -19,11 +19,12 @@ use kvasir_client::types::{
 };
 use kvasir_client::{ConnectError, EngineClient, GrpcClient};
 use kvasir_proto::engine::v1::engine_client::EngineClient as Stub;
-use kvasir_service::ServiceError;
 use kvasir_service::grpc::{Listener, serve};
+use kvasir_service::{Engine, ServiceError};
 use support::raw::{Proxy, RawCodec, check_health};
 use support::{
-    DEADLINE, Fixture, Kind, Options, code, collect, error_of, expected, next, prompt, request, tokens_of,
+    Control, DEADLINE, Fixture, Kind, Options, code, collect, error_of, expected, next, prompt, request,
+    setup, tokens_of,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -292,6 +293,57 @@ async fn a_lost_connection_aborts_its_requests_and_the_client_connects_again() {
     proxy.mend();
     tokio::time::timeout(DEADLINE, client.connected()).await.unwrap();
     let outputs = collect(client.generate(request("a", &prompt(4, 0), 3)).await.unwrap()).await;
+    assert_eq!(tokens_of(&outputs, 0), expected(&prompt(4, 0), 7, 3));
+}
+
+/// An engine on a socket whose weights have this digest, and what stops it.
+async fn engine_with_weights(
+    path: &std::path::Path,
+    digest: u8,
+) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    let mut parts = setup(&Arc::new(Control::default()), &Options::default());
+    parts.model.weights_digest = format!("{digest:064x}");
+    let engine = Engine::start(parts).unwrap();
+    let server = Listener::Unix(path.to_owned()).bind().await.unwrap();
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let task = tokio::spawn(async move { server.serve(&engine, stopped).await.unwrap() });
+    (stop, task)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_came_back_with_another_model_is_not_used() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("engine.sock");
+    let (stop, task) = engine_with_weights(&path, 1).await;
+    let client = GrpcClient::connect(&format!("unix:{}", path.display()))
+        .await
+        .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+    client.disconnected().await;
+
+    let (stop, task) = engine_with_weights(&path, 2).await;
+    let another = async {
+        loop {
+            let Err(refused) = client.generate(request("a", &prompt(4, 0), 3)).await else {
+                panic!("the other model was asked")
+            };
+            if refused.message.contains("another model") {
+                return refused;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let refused = tokio::time::timeout(DEADLINE, another).await.unwrap();
+    assert_eq!(refused.code(), ErrorCode::Unavailable);
+    assert_eq!(client.load().await.unwrap_err().code(), ErrorCode::Unavailable);
+    stop.cancel();
+    task.await.unwrap();
+
+    let (_stop, _task) = engine_with_weights(&path, 1).await;
+    tokio::time::timeout(DEADLINE, client.connected()).await.unwrap();
+    let outputs = collect(client.generate(request("b", &prompt(4, 0), 3)).await.unwrap()).await;
     assert_eq!(tokens_of(&outputs, 0), expected(&prompt(4, 0), 7, 3));
 }
 

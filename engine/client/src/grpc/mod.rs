@@ -257,6 +257,8 @@ impl EngineClient for GrpcClient {
     }
 
     async fn load(&self) -> Result<LoadReport, Error> {
+        // An engine that answers this and has no session with us serves none of our requests.
+        self.inner.session.check()?;
         let mut stub = self.inner.stub.clone();
         let answer = self
             .inner

@@ -1,6 +1,6 @@
 //! Keeps one session open to the engine, and opens it again with growing pauses after a loss.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -10,10 +10,14 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
+use super::CALL_TIMEOUT;
 use super::routes::Routes;
 use crate::error::refusal;
 use crate::types::session_request::Kind;
-use crate::types::{AbortRequest, Error, ErrorCode, GenerateRequest, SessionRequest, StepOutputs};
+use crate::types::{
+    AbortRequest, Error, ErrorCode, GenerateRequest, GetModelInfoRequest, ModelInfo, SessionRequest,
+    StepOutputs,
+};
 
 /// Requests that wait for the transport; more wait for their turn.
 const MAX_UNSENT: usize = 256;
@@ -39,6 +43,26 @@ pub(super) struct Session {
     link: watch::Sender<Link>,
     unsent: Arc<Semaphore>,
     state: Mutex<State>,
+    /// What the first session's engine served.
+    identity: OnceLock<Identity>,
+}
+
+/// What a client has built on: its tokenizer came with these text assets, and its answers name these weights.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Identity {
+    vocab_size: u32,
+    text_assets_digest: String,
+    weights_digest: String,
+}
+
+impl From<ModelInfo> for Identity {
+    fn from(info: ModelInfo) -> Self {
+        Self {
+            vocab_size: info.vocab_size,
+            text_assets_digest: info.text_assets_digest,
+            weights_digest: info.weights_digest,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +87,7 @@ impl Session {
             link: watch::Sender::new(Link::Connecting),
             unsent: Arc::new(Semaphore::new(MAX_UNSENT)),
             state: Mutex::default(),
+            identity: OnceLock::new(),
         }
     }
 
@@ -77,20 +102,51 @@ impl Session {
             let (sender, receiver) = mpsc::unbounded_channel::<Outgoing>();
             let requests = UnboundedReceiverStream::new(receiver).map(|outgoing| outgoing.message);
             let reason = match stub.session(requests).await {
-                Ok(response) => {
-                    self.opened(sender);
-                    let (heard, reason) = self.read(response.into_inner()).await;
-                    if heard {
-                        pause = FIRST_PAUSE;
+                Ok(response) => match self.recognize(&mut stub).await {
+                    Ok(()) => {
+                        self.opened(sender);
+                        let (heard, reason) = self.read(response.into_inner()).await;
+                        if heard {
+                            pause = FIRST_PAUSE;
+                        }
+                        reason
                     }
-                    reason
-                }
+                    Err(reason) => reason,
+                },
                 Err(status) => describe(&status),
             };
             self.lost(reason);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// Refuses an engine that serves another model than the first session's: its token ids would mean other text. Asked once the
+    /// session is open, because from then on both go to the same process.
+    async fn recognize(&self, stub: &mut Stub<Channel>) -> Result<(), String> {
+        let asked = stub.get_model_info(GetModelInfoRequest {});
+        let info = match tokio::time::timeout(CALL_TIMEOUT, asked).await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(status)) => return Err(describe(&status)),
+            Err(_) => return Err(format!("no answer within {} s", CALL_TIMEOUT.as_secs())),
+        };
+        let model = info.model.clone();
+        let found = Identity::from(info);
+        if *self.identity.get_or_init(|| found.clone()) == found {
+            return Ok(());
+        }
+        Err(format!(
+            "it serves another model now, {model}, whose tokens would mean other text; restart this process to use it"
+        ))
+    }
+
+    /// Fails while there is no session.
+    ///
+    /// # Errors
+    /// If the last attempt failed, or the session broke.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let is_lost = matches!(*self.link.borrow(), Link::Lost(_));
+        if is_lost { Err(self.unavailable()) } else { Ok(()) }
     }
 
     /// Works on the routing table.
