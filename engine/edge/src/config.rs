@@ -44,6 +44,8 @@ pub struct EdgeConfig {
     pub header_read_timeout: Duration,
     /// Longest time to receive a request body.
     pub body_read_timeout: Duration,
+    /// Longest time in which a client may read nothing of an answer that waits for it.
+    pub write_timeout: Duration,
     /// Longest time one request may generate; none means no limit.
     pub request_timeout: Option<Duration>,
     /// How long streams may go on after the server was told to stop.
@@ -78,6 +80,7 @@ impl Default for EdgeConfig {
             // Longer than the idle time of common client pools, so that the client closes first.
             header_read_timeout: Duration::from_secs(75),
             body_read_timeout: Duration::from_mins(1),
+            write_timeout: Duration::from_mins(1),
             request_timeout: None,
             shutdown_timeout: Duration::from_secs(30),
             max_stall: Duration::from_mins(1),

@@ -17,6 +17,7 @@ use tower::ServiceExt;
 
 use crate::config::EdgeConfig;
 use crate::listener::Listener;
+use crate::patience::PatientWrites;
 
 /// Most bytes of request headers (HTTP/1 buffer and HTTP/2 header list).
 const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -39,6 +40,7 @@ pub(crate) struct Connections {
     tasks: JoinSet<()>,
     most: usize,
     first_request_timeout: Duration,
+    write_timeout: Duration,
 }
 
 impl Connections {
@@ -64,6 +66,7 @@ impl Connections {
             tasks: JoinSet::new(),
             most: config.max_connections.max(1),
             first_request_timeout: config.header_read_timeout,
+            write_timeout: config.write_timeout,
         }
     }
 
@@ -102,7 +105,7 @@ impl Connections {
         self.tasks.spawn(serve(
             builder,
             router,
-            stream,
+            PatientWrites::new(stream, self.write_timeout),
             watcher,
             self.first_request_timeout,
         ));

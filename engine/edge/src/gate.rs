@@ -81,8 +81,14 @@ async fn answer(
         Handler::ServerInfo => return Ok(handlers::server_info(state)),
         Handler::Models => return Ok(handlers::models(state)),
         Handler::Model => {
-            let name = request.extract_parts::<Path<String>>().await;
-            return handlers::model(state, &name.map(|Path(name)| name).unwrap_or_default());
+            // What isn't UTF-8 behind its percent signs names no model.
+            let Ok(Path(name)) = request.extract_parts::<Path<String>>().await else {
+                return Err(ApiError::new(
+                    ErrorKind::NotFound,
+                    "the model's name is not valid UTF-8",
+                ));
+            };
+            return handlers::model(state, &name);
         }
         Handler::ChatCompletions | Handler::Completions | Handler::Tokenize | Handler::Detokenize => {}
     }

@@ -10,6 +10,7 @@ mod gate;
 mod handlers;
 mod listener;
 mod metrics;
+mod patience;
 pub mod pipeline;
 mod read;
 mod reply;

@@ -247,11 +247,12 @@ impl Pipeline {
         Ok(TextStream::new(Arc::clone(&self.inner), prepared, outputs))
     }
 
-    /// Token ids of a prompt, without any check of its length.
+    /// Token ids of a prompt, which may be more than the context has.
     ///
     /// # Errors
-    /// If the template or the tokenizer refuses it.
+    /// If the template or the tokenizer refuses it, or it has more bytes than a context could hold, and more than 1 MiB.
     pub async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>, ApiError> {
+        prepare::check_size(&self.inner, &prompt, false)?;
         prepare::tokenize(&self.inner, prompt)
             .await
             .map(|tokenized| tokenized.ids)

@@ -17,6 +17,8 @@ const INLINE_BYTES: usize = 2048;
 const MAX_BAD_WORD_SEQUENCES: usize = 1024;
 /// A tokenizer may normalize some bytes away, so the bound on bytes per token is never taken smaller than this.
 const MIN_BYTES_PER_TOKEN: usize = 32;
+/// Text that needn't fit the context may have this many bytes even if the context is small.
+const MIN_UNFIT_BYTES: usize = 1 << 20;
 
 /// A tokenized and checked request.
 #[derive(Clone, Debug)]
@@ -59,7 +61,7 @@ pub(super) struct Tokenized {
 }
 
 pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<Prepared, ApiError> {
-    check_size(inner, &request.prompt, request.truncation)?;
+    check_size(inner, &request.prompt, request.truncation.is_none())?;
     let Tokenized { mut ids, text } = tokenize(inner, request.prompt).await?;
     let sampling = &request.sampling;
     truncate(&mut ids, request.truncation, sampling, inner.info.max_model_len);
@@ -158,24 +160,34 @@ fn text_error(param: &str, error: &TextError) -> ApiError {
     ApiError::new(ErrorKind::Value, error.to_string()).with_param(param)
 }
 
-/// Refuses text that can't fit, before any work is done on it.
-fn check_size(inner: &Inner, prompt: &Prompt, truncation: Option<Truncation>) -> Result<(), ApiError> {
+/// Refuses text that can't fit, before any work is done on it. Text whose tokens are only counted, or cut off afterwards, needn't
+/// fit, but has a bound too: tokenizing may take seconds and hundreds of bytes of memory per byte.
+pub(super) fn check_size(inner: &Inner, prompt: &Prompt, must_fit: bool) -> Result<(), ApiError> {
     let (param, bytes) = match prompt {
         Prompt::Text { text, .. } => ("prompt", text.len()),
         Prompt::Chat(chat) => ("messages", chat.messages.iter().map(content_bytes).sum()),
         Prompt::Tokens(_) => return Ok(()),
     };
-    let bound = inner
+    let context_bytes = inner
         .max_token_bytes
         .max(MIN_BYTES_PER_TOKEN)
         .saturating_mul(inner.info.max_model_len as usize);
-    if bytes <= bound || truncation.is_some() {
+    let bound = if must_fit {
+        context_bytes
+    } else {
+        context_bytes.max(MIN_UNFIT_BYTES)
+    };
+    if bytes <= bound {
         return Ok(());
     }
-    let message = format!(
-        "the prompt has {bytes} bytes; the model's context of {} tokens holds at most {bound}",
-        inner.info.max_model_len
-    );
+    let max_model_len = inner.info.max_model_len;
+    let message = if must_fit {
+        format!(
+            "the prompt has {bytes} bytes; the model's context of {max_model_len} tokens holds at most {bound}"
+        )
+    } else {
+        format!("the prompt has {bytes} bytes; at most {bound} are tokenized at once")
+    };
     Err(ApiError::value(param, format_args!("{bytes} bytes"), &message))
 }
 

@@ -213,3 +213,43 @@ async fn hostile_headers_do_no_harm() {
         .await
         .error(400, "BadRequestError", Some("priority"));
 }
+
+#[tokio::test]
+async fn text_beyond_any_use_is_never_tokenized() {
+    let engine = FakeEngine::new(Script::Say("ok", 1));
+    let router = edge(&engine).await;
+    let long = "x".repeat(2_000_000);
+    let message = json!([{"role": "user", "content": long}]);
+    for (path, body) in [
+        ("/tokenize", json!({"prompt": long})),
+        ("/tokenize", json!({"messages": message})),
+        (
+            "/v1/completions",
+            json!({"prompt": long, "truncate_prompt_tokens": 5}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": message, "truncate_prompt_tokens": 5}),
+        ),
+    ] {
+        let answer = post(&router, path, &body).await;
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text);
+        assert!(answer.text.contains("2000000 bytes"), "{path}: {}", answer.text);
+    }
+    assert!(engine.events().is_empty());
+    let counted = post(
+        &router,
+        "/tokenize",
+        &json!({"prompt": "x".repeat(2 * MAX_MODEL_LEN as usize)}),
+    )
+    .await;
+    assert_eq!(counted.json()["count"], 2 * MAX_MODEL_LEN);
+}
+
+#[tokio::test]
+async fn paths_that_are_no_text_name_no_model() {
+    let router = edge(&FakeEngine::new(Script::Say("ok", 1))).await;
+    for path in ["/v1/models/%ff", "/v1/models/a%c3"] {
+        get(&router, path).await.error(404, "NotFoundError", None);
+    }
+}

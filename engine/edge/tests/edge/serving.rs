@@ -298,3 +298,39 @@ async fn more_connections_than_allowed_wait_for_their_turn() {
             .starts_with("HTTP/1.1 200")
     );
 }
+
+#[tokio::test]
+async fn client_that_never_reads_its_stream_is_cut_off() {
+    // More than the buffers of hyper and the sockets take: the client's is small, the server's grows to a few megabytes.
+    let num_tokens = 16 << 20;
+    let text: &'static str = Box::leak("x".repeat(num_tokens).into_boxed_str());
+    let engine = FakeEngine::with_context(Script::Say(text, 1 << 17), num_tokens as u32 + 100);
+    let config = EdgeConfig {
+        write_timeout: Duration::from_millis(100),
+        ..EdgeConfig::default()
+    };
+    let server = serve(&engine, config).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut client = socket.connect(server.address).await.unwrap();
+    client
+        .write_all(
+            http_post(
+                "/v1/completions",
+                &completion(json!({"stream": true, "max_tokens": num_tokens})),
+            )
+            .as_bytes(),
+        )
+        .await
+        .unwrap();
+    wait_for("the request to be dropped", || {
+        engine
+            .events()
+            .iter()
+            .any(|event| matches!(event, Event::Dropped(_)))
+    })
+    .await;
+    let seen = read_to_end(&mut client).await;
+    assert!(!seen.contains("[DONE]"), "it was read to its end");
+    assert_eq!(server.shutdown().await, Shutdown::Clean);
+}
