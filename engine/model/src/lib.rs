@@ -3,7 +3,7 @@
 //!
 //! [`ModelConfig::from_checkpoint`] makes a small description of a model out of `config.json` or GGUF metadata. Every key
 //! is either understood or known to be harmless; any other one is an error, because a model that computes something
-//! almost right is worse than one that doesn't start. [`load`] compares the description with the shape of every tensor
+//! almost right is worse than one that doesn't start. [`load()`] compares the description with the shape of every tensor
 //! before it allocates anything, and gives a [`Model`], which executes the scheduler's plans.
 //!
 //! Families: `LlamaForCausalLM` and `MistralForCausalLM` (also SmolLM2, and GGUF's `llama`, which stands for both).

@@ -1,13 +1,13 @@
 //! SIMD kernels for CPUs: scalar reference, AVX2 and AVX-512, chosen at run time.
 //!
-//! Every kernel is written once, generic over the [`simd::Simd`] trait (16 lanes of f32), and compiled once per
+//! Every kernel is written once, generic over the `simd::Simd` trait (16 lanes of f32), and compiled once per
 //! instruction set behind [`Kernels`]. Two rules make the results independent of everything but the operands:
 //!
 //! 1. Lanes are outputs, never parts of one sum. An output is one fixed chain of fused multiply-adds over its inputs,
 //!    cut into chunks of [`K_CHUNK`] inputs whose sums are added in order. The number of rows, the tile, the thread
 //!    and the instruction set only change which chains run side by side.
 //! 2. Every operation is one that IEEE 754 defines exactly (add, multiply, fused multiply-add, divide, square root,
-//!    conversions), so the scalar twin gives the same bits. `exp` is built from them ([`math`]).
+//!    conversions), so the scalar twin gives the same bits. `exp` is built from them (`math.rs`).
 //!
 //! `unsafe` lives in the instruction set modules only: a token such as `Avx512` can be made only where the CPU has the
 //! instructions, so its methods are safe to call. The scheme follows memchr's `arch` modules.
