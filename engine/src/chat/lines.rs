@@ -1,6 +1,6 @@
 //! Where lines come from: a terminal with editing and history, or a pipe.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
 use rustyline::error::ReadlineError;
@@ -11,6 +11,8 @@ use super::command::COMMANDS;
 
 /// Lines of input that are kept between runs.
 const HISTORY_LINES: usize = 1000;
+/// Longest message that a pipe may give, in bytes: more than any context holds.
+const MAX_MESSAGE_BYTES: u64 = 16 << 20;
 
 /// What happened at the prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -50,12 +52,19 @@ impl<R: BufRead> Pipe<R> {
 
 impl<R: BufRead> Lines for Pipe<R> {
     fn next(&mut self) -> io::Result<Typed> {
-        let mut text = String::new();
+        let mut bytes = Vec::new();
+        let mut reader = self.reader.by_ref().take(MAX_MESSAGE_BYTES + 1);
         let count = if self.is_one_message {
-            self.reader.read_to_string(&mut text)?
+            reader.read_to_end(&mut bytes)?
         } else {
-            self.reader.read_line(&mut text)?
+            reader.read_until(b'\n', &mut bytes)?
         };
+        if count as u64 > MAX_MESSAGE_BYTES {
+            let message = format!("a message has more than {MAX_MESSAGE_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        // A few bytes that are no text shouldn't end a conversation.
+        let text = String::from_utf8_lossy(&bytes).into_owned();
         Ok(if count == 0 { Typed::End } else { Typed::Line(text) })
     }
 }
@@ -136,6 +145,8 @@ impl Lines for Terminal {
                 }
                 Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupted(text.is_empty())),
                 Err(ReadlineError::Eof) => return Ok(Typed::End),
+                // Typed or pasted bytes that are no text: they are dropped, and the conversation goes on.
+                Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {}
                 Err(ReadlineError::Io(error)) => return Err(error),
                 Err(error) => return Err(io::Error::other(error)),
             }
@@ -166,5 +177,27 @@ impl rustyline::completion::Completer for CommandHelper {
         let names = COMMANDS.iter().map(|(name, _)| *name);
         let matching = names.filter(|name| typed.starts_with('/') && name.starts_with(typed));
         Ok((0, matching.map(ToOwned::to_owned).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_no_text_do_not_end_a_pipe() {
+        let mut pipe = Pipe::new(&b"a\xff\xfeb\nnext\n"[..], false);
+        assert_eq!(pipe.next().unwrap(), Typed::Line("a\u{fffd}\u{fffd}b\n".into()));
+        assert_eq!(pipe.next().unwrap(), Typed::Line("next\n".into()));
+        assert_eq!(pipe.next().unwrap(), Typed::End);
+    }
+
+    #[test]
+    fn message_without_an_end_is_refused() {
+        for is_one_message in [false, true] {
+            let mut pipe = Pipe::new(io::BufReader::new(io::repeat(b'x')), is_one_message);
+            let error = pipe.next().unwrap_err();
+            assert!(error.to_string().contains("16777216"), "{error}");
+        }
     }
 }

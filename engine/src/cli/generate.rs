@@ -78,7 +78,7 @@ pub(crate) fn run(args: GenerateArgs) -> Result<(), Failure> {
     settings.log_warnings();
     let input = input(args.input.as_deref(), args.prompt, args.input_format)?;
     // The output is opened before the model is loaded: what is wrong with it should be said at once.
-    let (mut output, done) = output(&args.output, args.overwrite)?;
+    let (mut output, done) = output(&args.output, args.input.as_deref(), args.overwrite)?;
     let rules = RowRules {
         format: input.format,
         as_chat: args.chat,
@@ -137,11 +137,12 @@ fn input(path: Option<&Path>, prompts: Vec<String>, format: Option<InputFormat>)
         .map_err(|error| Failure::Usage(format!("can't read {}: {error}", path.display())))
 }
 
-fn output(path: &Path, overwrite: bool) -> Result<(Box<dyn Write>, Done), Failure> {
+fn output(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<(Box<dyn Write>, Done), Failure> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdout()), Done::default()));
     }
-    let (file, done) = open_output(path, overwrite).map_err(|error| Failure::Usage(error.to_string()))?;
+    let (file, done) =
+        open_output(path, input, overwrite).map_err(|error| Failure::Usage(error.to_string()))?;
     if done.len() > 0 {
         say(&format!(
             "continuing {}: {} rows are done",

@@ -61,22 +61,16 @@ impl Input {
 /// If the file can't be opened or read.
 pub(crate) fn open_input(path: &Path, format: Option<Format>) -> io::Result<Input> {
     if path == Path::new("-") {
-        let mut reader = BufReader::new(io::stdin());
-        let format = match format {
-            Some(format) => format,
-            None => sniff(&mut reader)?,
-        };
-        return Ok(Input {
-            reader: Box::new(reader),
-            format,
-            total: None,
-        });
+        return read_once(io::stdin(), format);
     }
-    let format = match (format, path.extension().and_then(|extension| extension.to_str())) {
-        (Some(format), _) => format,
-        (None, Some("jsonl" | "ndjson" | "json")) => Format::Jsonl,
-        (None, Some("txt")) => Format::Text,
-        (None, _) => sniff(&mut BufReader::new(File::open(path)?))?,
+    let format = format.or_else(|| format_of_name(path));
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return read_once(file, format);
+    }
+    let format = match format {
+        Some(format) => format,
+        None => sniff(&mut BufReader::new(file))?,
     };
     let total = count_rows(BufReader::new(File::open(path)?))?;
     Ok(Input {
@@ -84,6 +78,28 @@ pub(crate) fn open_input(path: &Path, format: Option<Format>) -> io::Result<Inpu
         format,
         total: Some(total),
     })
+}
+
+/// A pipe or a device: it gives its bytes once, and it may have no end.
+fn read_once(source: impl Read + Send + 'static, format: Option<Format>) -> io::Result<Input> {
+    let mut reader = BufReader::new(source);
+    let format = match format {
+        Some(format) => format,
+        None => sniff(&mut reader)?,
+    };
+    Ok(Input {
+        reader: Box::new(reader),
+        format,
+        total: None,
+    })
+}
+
+fn format_of_name(path: &Path) -> Option<Format> {
+    match path.extension()?.to_str()? {
+        "jsonl" | "ndjson" | "json" => Some(Format::Jsonl),
+        "txt" => Some(Format::Text),
+        _ => None,
+    }
 }
 
 fn sniff(reader: &mut impl BufRead) -> io::Result<Format> {

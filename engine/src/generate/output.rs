@@ -4,8 +4,9 @@
 //! behind the last line break is cut off.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -57,6 +58,18 @@ pub(crate) enum OutputError {
         #[source]
         source: std::io::Error,
     },
+    /// Writing it would destroy what is read.
+    #[error("{path} is the input as well; give another --output")]
+    IsInput {
+        /// Which file.
+        path: String,
+    },
+    /// Another process has it locked.
+    #[error("{path} is being written by another run; give another --output, or wait for that run")]
+    InUse {
+        /// Which file.
+        path: String,
+    },
     /// The file has other content.
     #[error(
         "{path}, line {line}: not a row that `kvasir generate` wrote, so the file is left alone; give another --output, or --overwrite"
@@ -69,11 +82,12 @@ pub(crate) enum OutputError {
     },
 }
 
-/// Opens the output for appending. An existing file is read for rows that are done, unless it is to be overwritten.
+/// Opens the output for appending. An existing file is read for rows that are done, unless it is to be overwritten; a pipe or a
+/// device is only written to. The file is locked until it is closed, so that two runs don't write over each other.
 ///
 /// # Errors
-/// If the file can't be opened, or isn't an output of this command.
-pub(crate) fn open(path: &Path, overwrite: bool) -> Result<(File, Done), OutputError> {
+/// If the file can't be opened, is the input, is in use, or isn't an output of this command.
+pub(crate) fn open(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<(File, Done), OutputError> {
     let io = |operation| {
         move |source| OutputError::Io {
             operation,
@@ -81,17 +95,48 @@ pub(crate) fn open(path: &Path, overwrite: bool) -> Result<(File, Done), OutputE
             source,
         }
     };
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let file = File::options().write(true).open(path).map_err(io("open"))?;
+        return Ok((file, Done::default()));
+    }
     let mut file = File::options()
         .read(true)
         .write(true)
         .create(true)
-        .truncate(overwrite)
+        .truncate(false)
         .open(path)
         .map_err(io("open"))?;
+    if input.is_some_and(|input| is_same_file(input, &file)) {
+        return Err(OutputError::IsInput {
+            path: path.display().to_string(),
+        });
+    }
+    lock(&file, path)?;
+    if overwrite {
+        file.set_len(0).map_err(io("cut"))?;
+    }
     let (done, valid_bytes) = scan(BufReader::new(&file), &path.display().to_string())?;
     file.set_len(valid_bytes).map_err(io("cut"))?;
     file.seek(SeekFrom::Start(valid_bytes)).map_err(io("seek in"))?;
     Ok((file, done))
+}
+
+/// Whether the path leads to this file, by whatever name.
+fn is_same_file(path: &Path, file: &File) -> bool {
+    let (Ok(one), Ok(other)) = (std::fs::metadata(path), file.metadata()) else {
+        return false;
+    };
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Takes the file for this process. Some network file systems have no locks; there nothing is checked.
+fn lock(file: &File, path: &Path) -> Result<(), OutputError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(OutputError::InUse {
+            path: path.display().to_string(),
+        }),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
 }
 
 /// Reads whole lines; returns how many bytes they take.

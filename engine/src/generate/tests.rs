@@ -59,7 +59,7 @@ struct Run {
 /// One process's run over `input`, on top of what the output file already holds.
 fn run_over(path: &Path, input: &str, concurrency: usize) -> Run {
     let shouter = Shouter::default();
-    let (mut file, done) = open_output(path, false).unwrap();
+    let (mut file, done) = open_output(path, None, false).unwrap();
     let rules = RowRules {
         format: Format::Jsonl,
         as_chat: false,
@@ -203,17 +203,17 @@ fn files_of_others_are_left_alone() {
     let (_folder, path) = temporary();
     for content in ["my notes\n", "{}\n", "[1]\n", "{\"id\": 5}\n"] {
         std::fs::write(&path, content).unwrap();
-        assert!(open_output(&path, false).is_err(), "{content}");
+        assert!(open_output(&path, None, false).is_err(), "{content}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
     }
-    open_output(&path, true).unwrap();
+    open_output(&path, None, true).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"");
 }
 
 #[test]
 fn stopped_run_keeps_what_is_written() {
     let (_folder, path) = temporary();
-    let (mut file, done) = open_output(&path, false).unwrap();
+    let (mut file, done) = open_output(&path, None, false).unwrap();
     let shouter = Shouter::default();
     let rules = RowRules {
         format: Format::Text,
@@ -281,4 +281,59 @@ fn prompts_of_the_command_line_may_hold_line_breaks() {
         .map(|line| rules.row(0, line).request.unwrap().body["prompt"].clone())
         .collect();
     assert_eq!(prompts, [json!("a\nb"), json!("{")]);
+}
+
+#[test]
+fn input_is_never_taken_as_the_output() {
+    let (folder, path) = temporary();
+    std::fs::write(&path, "{\"id\":\"a\",\"prompt\":\"x\"}\n").unwrap();
+    let link = folder.path().join("link.jsonl");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for (name, overwrite) in [(&path, false), (&path, true), (&link, true)] {
+        let error = open_output(name, Some(&path), overwrite).unwrap_err();
+        assert!(error.to_string().contains("is the input"), "{error}");
+    }
+    assert!(std::fs::read_to_string(&path).unwrap().contains("prompt"));
+}
+
+#[test]
+fn output_of_a_run_that_goes_on_is_refused() {
+    let (_folder, path) = temporary();
+    let (file, _) = open_output(&path, None, false).unwrap();
+    let error = open_output(&path, None, true).unwrap_err();
+    assert!(error.to_string().contains("another run"), "{error}");
+    drop(file);
+    open_output(&path, None, false).unwrap();
+}
+
+#[test]
+fn devices_are_written_and_never_read_for_rows_that_are_done() {
+    // Reading /dev/full or /dev/zero has no end.
+    for device in ["/dev/null", "/dev/full", "/dev/zero"] {
+        let (_file, done) = open_output(Path::new(device), None, false).unwrap();
+        assert_eq!(done, Done::default(), "{device}");
+    }
+}
+
+#[test]
+fn pipes_are_read_once() {
+    let (folder, _path) = temporary();
+    let pipe = folder.path().join("pipe");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::write(pipe, "one\ntwo\n").unwrap()
+    });
+    let input = open_input(&pipe, None).unwrap();
+    writer.join().unwrap();
+    assert_eq!((input.format, input.total), (Format::Text, None));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let lines: Vec<Vec<u8>> = runtime.block_on(input.into_lines().map(Result::unwrap).collect());
+    assert_eq!(lines, [b"one", b"two"]);
 }

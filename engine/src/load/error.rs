@@ -78,6 +78,10 @@ impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {
         match error {
             LoadError::Config(error) => Self::Configuration(error),
+            // The scheduler checks only what options set.
+            LoadError::Service(error) if matches!(*error, ServiceError::Config(_)) => {
+                Self::Usage(error.to_string())
+            }
             other => Self::failed(&other),
         }
     }

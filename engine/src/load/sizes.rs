@@ -44,6 +44,12 @@ const KV_PARTS: u64 = 2;
 const KV_BYTES_WITHOUT_LIMIT: u64 = 4 << 30;
 /// Positions are counted in 32 bits with room for sums; the scheduler refuses larger pools.
 const MAX_POOL_TOKENS: u64 = 1 << 31;
+/// The null block, and one that can be used.
+const MIN_BLOCKS: u64 = 2;
+/// Attention kernels take keys and values in runs of this many positions.
+const BLOCK_SIZE_STEP: u32 = 16;
+/// The scheduler's limit.
+const MAX_BLOCK_SIZE: u32 = 4096;
 /// One token of prompt and one of output.
 const MIN_MODEL_LEN: u32 = 2;
 
@@ -63,8 +69,9 @@ pub(super) fn decide(
         )
     });
     let wanted_len = wanted_len(model, facts)?;
-    let num_blocks = num_blocks(engine, facts, wanted_len);
     let block_size = engine.block_size.value.get();
+    check_block_size(block_size)?;
+    let num_blocks = num_blocks(engine, facts, wanted_len)?;
     // One block is the null block.
     let usable_tokens = u64::from(num_blocks - 1) * u64::from(block_size);
     let max_model_len = if usable_tokens >= u64::from(wanted_len) {
@@ -123,10 +130,23 @@ fn wanted_len(model: &ModelConfig, facts: &Facts) -> Result<u32, ConfigError> {
     }
 }
 
+fn check_block_size(block_size: u32) -> Result<(), ConfigError> {
+    if block_size.is_multiple_of(BLOCK_SIZE_STEP) && (1..=MAX_BLOCK_SIZE).contains(&block_size) {
+        return Ok(());
+    }
+    Err(ConfigError::Conflict(format!(
+        "block-size {block_size} can't be used: it must be a multiple of {BLOCK_SIZE_STEP}, up to {MAX_BLOCK_SIZE}"
+    )))
+}
+
 /// Blocks with the null block; at least one more than that.
-fn num_blocks(engine: &mut EngineConfig, facts: &Facts, wanted_len: u32) -> u32 {
+///
+/// # Errors
+/// If a chosen size holds no block, or more than can be counted.
+fn num_blocks(engine: &mut EngineConfig, facts: &Facts, wanted_len: u32) -> Result<u32, ConfigError> {
     let block_bytes = facts.block_bytes.max(1);
     let most = MAX_POOL_TOKENS / u64::from(engine.block_size.value.get());
+    let is_chosen = engine.num_blocks.value.is_some() || engine.kv_cache_memory_bytes.value.is_some();
     let blocks = if let Some(blocks) = engine.num_blocks.value {
         u64::from(blocks.get()) + 1
     } else if let Some(bytes) = engine.kv_cache_memory_bytes.value {
@@ -136,7 +156,17 @@ fn num_blocks(engine: &mut EngineConfig, facts: &Facts, wanted_len: u32) -> u32 
         engine.kv_cache_memory_bytes.derive(Some(ByteCount(bytes)), from);
         bytes / block_bytes
     };
-    let blocks = blocks.clamp(2, most.max(2)) as u32;
+    if is_chosen && blocks < MIN_BLOCKS {
+        return Err(too_small(engine, facts, wanted_len, 0));
+    }
+    if is_chosen && blocks > most {
+        return Err(ConfigError::Conflict(format!(
+            "a KV cache of {blocks} blocks of {} tokens is more than the {MAX_POOL_TOKENS} tokens that can be counted: \
+             lower kv-cache-memory-bytes or num-gpu-blocks-override",
+            engine.block_size.value
+        )));
+    }
+    let blocks = blocks.clamp(MIN_BLOCKS, most) as u32;
     if engine.num_blocks.value.is_none() {
         engine
             .num_blocks
@@ -147,7 +177,7 @@ fn num_blocks(engine: &mut EngineConfig, facts: &Facts, wanted_len: u32) -> u32 
             "num-gpu-blocks-override",
         );
     }
-    blocks
+    Ok(blocks)
 }
 
 fn default_bytes(engine: &EngineConfig, facts: &Facts, wanted_len: u32) -> (u64, String) {
@@ -273,6 +303,43 @@ mod tests {
         let (sizes, _, engine) = decide_with(&[("num-gpu-blocks-override", "600")], &facts(None));
         assert_eq!(sizes.unwrap().num_blocks, 601);
         assert_eq!(engine.kv_cache_memory_bytes.value, Some(ByteCount(601 * MIB)));
+    }
+
+    #[test]
+    fn chosen_cache_that_holds_no_block_is_refused() {
+        // Two blocks are the least: one of them is the null block.
+        for bytes in ["0", "1", "1MiB", "2097151"] {
+            let error = decide_with(&[("kv-cache-memory-bytes", bytes)], &facts(None))
+                .0
+                .unwrap_err();
+            assert!(error.contains("holds 0 tokens"), "{bytes}: {error}");
+        }
+        assert_eq!(
+            decide_with(&[("kv-cache-memory-bytes", "2MiB")], &facts(None))
+                .0
+                .unwrap()
+                .max_model_len,
+            16
+        );
+    }
+
+    #[test]
+    fn chosen_cache_that_can_not_be_counted_is_refused() {
+        for option in [
+            ("kv-cache-memory-bytes", "16777215TiB"),
+            ("num-gpu-blocks-override", "4294967295"),
+        ] {
+            let error = decide_with(&[option], &facts(None)).0.unwrap_err();
+            assert!(error.contains(option.0), "{error}");
+        }
+    }
+
+    #[test]
+    fn block_sizes_that_no_kernel_takes_are_refused() {
+        for size in ["1", "17", "4112", "4294967280"] {
+            let error = decide_with(&[("block-size", size)], &facts(None)).0.unwrap_err();
+            assert!(error.contains("block-size") && error.contains("16"), "{error}");
+        }
     }
 
     #[test]
