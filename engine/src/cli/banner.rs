@@ -110,6 +110,9 @@ fn curl(address: &Address, model: &str, has_keys: bool) -> String {
     let body = serde_json::json!({
         "model": model,
         "messages": [{ "role": "user", "content": "What is the capital of France?" }],
+        // A first answer should be short and to the point, also from a small model.
+        "temperature": 0,
+        "max_tokens": 64,
     });
     format!(
         "curl {socket}{url}/v1/chat/completions \\{key}\n  -H 'Content-Type: application/json' \\\n  -d {}",
