@@ -31,10 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("kvasir-client", &["kvasir-proto"]),
-    (
-        "kvasir-edge",
-        &["kvasir-api", "kvasir-client", "kvasir-config", "kvasir-text"],
-    ),
+    ("kvasir-edge", &["kvasir-api", "kvasir-client", "kvasir-text"]),
     (
         "kvasir-service",
         &[
