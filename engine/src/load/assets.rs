@@ -21,7 +21,7 @@ pub(super) fn of_checkpoint(
     let mut files = match checkpoint {
         Checkpoint::Gguf(gguf) => {
             let vocab = vocab(gguf)?;
-            TextAssets::from_gguf(vocab)?.files().clone()
+            TextAssets::from_gguf(vocab)?.into_files()
         }
         Checkpoint::Safetensors(files) => of_folder(files.dir())?,
     };
@@ -62,12 +62,7 @@ fn generation_config_path(source: &str) -> Option<PathBuf> {
 fn vocab(gguf: &Gguf) -> Result<GgufVocab, LoadError> {
     let strings = |key: &str| -> Result<Option<Vec<String>>, LoadError> {
         let array = gguf.get_str_array(key).optional()?;
-        Ok(array.map(|array| {
-            (0..array.len())
-                .filter_map(|index| array.get(index))
-                .map(ToOwned::to_owned)
-                .collect()
-        }))
+        Ok(array.map(|array| array.iter().map(ToOwned::to_owned).collect()))
     };
     let id = |name: &str| -> Result<Option<u32>, LoadError> {
         Ok(gguf

@@ -55,6 +55,12 @@ impl TextAssets {
         &self.files
     }
 
+    /// The files, without a copy.
+    #[must_use]
+    pub fn into_files(self) -> BTreeMap<String, Vec<u8>> {
+        self.files
+    }
+
     /// One file's content.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.files.get(name).map(Vec::as_slice)
