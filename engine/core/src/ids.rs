@@ -16,6 +16,10 @@ pub struct StepId(pub u64);
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct BlockId(pub u32);
 
+/// Layers that need the same blocks of KV, counted from 0 in the order of the configuration.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct GroupId(pub u8);
+
 /// Time in microseconds on a clock of the caller; only differences matter.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Micros(pub u64);

@@ -56,10 +56,10 @@ pub mod scheduler;
 mod sequence;
 mod trace;
 
-pub use block::BlockEvent;
+pub use block::{BlockEvent, BlockEventDetail, BlockEvents, CachedBlock};
 pub use config::{ConfigError, SchedulerConfig};
 pub use event::{Event, FinishReason};
-pub use ids::{AdapterId, BlockId, Micros, SeqId, StepId, TenantId, TokenId};
+pub use ids::{AdapterId, BlockId, GroupId, Micros, SeqId, StepId, TenantId, TokenId};
 pub use invariant::Violation;
 pub use plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepOutcome, StepPlan};
 pub use policy::{Order, Policies, Victim};

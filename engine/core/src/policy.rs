@@ -1,5 +1,6 @@
 //! Which rules the scheduler follows, beside its limits. Each rule's law is stated in the module that follows it.
 
+use crate::block::BlockEventDetail;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::ids::Micros;
 
@@ -35,8 +36,8 @@ pub struct Policies {
     /// Whether the sequences of a group share their prompt's blocks even without a prefix cache, with a copy of the last, partial one. Plans
     /// then hold [`copies`](crate::StepPlan::copies), which the executor must make before anything else.
     pub share_group_prompts: bool,
-    /// Whether [`Scheduler::take_block_events`](crate::Scheduler::take_block_events) has anything to give.
-    pub block_events: bool,
+    /// What [`Scheduler::take_block_events`](crate::Scheduler::take_block_events) has to give, from the beginning on.
+    pub block_events: BlockEventDetail,
 }
 
 /// The order of the waiting queue (S15).
@@ -74,7 +75,7 @@ impl Policies {
             draft_slots: 0,
             max_active_adapters: None,
             share_group_prompts: false,
-            block_events: false,
+            block_events: BlockEventDetail::Off,
         }
     }
 

@@ -2,9 +2,9 @@
 
 use kvasir_cache_key::{BlockHash, CacheRoot, block_hash};
 
-use crate::block::BlockRef;
+use crate::block::{BlockRef, Content};
 use crate::event::FinishReason;
-use crate::ids::{Micros, SeqId, StepId, TokenId};
+use crate::ids::{GroupId, Micros, SeqId, StepId, TokenId};
 use crate::request::{Request, RequestOptions, StopConditions};
 use crate::scheduler::QueueKey;
 
@@ -134,6 +134,24 @@ impl Sequence {
 
     /// The hash of its full block `index`.
     pub(crate) fn block_hash(&mut self, index: u32, block_size: u32) -> BlockHash {
+        self.hash_up_to(index, block_size);
+        self.hashes[index as usize]
+    }
+
+    /// Its full block `index`, which has been hashed.
+    pub(crate) fn content(&self, index: u32, block_size: u32) -> Content<'_> {
+        let (at, size) = (index as usize, block_size as usize);
+        Content {
+            group: GroupId(0),
+            hash: self.hashes[at],
+            parent: at.checked_sub(1).map(|before| self.hashes[before]),
+            index,
+            tokens: &self.tokens[at * size..(at + 1) * size],
+        }
+    }
+
+    /// Makes the chain long enough for its full block `index`.
+    pub(crate) fn hash_up_to(&mut self, index: u32, block_size: u32) {
         let size = block_size as usize;
         while self.hashes.len() <= index as usize {
             let parent = self
@@ -145,7 +163,6 @@ impl Sequence {
             self.hashes
                 .push(block_hash(&parent, &self.tokens[start..start + size]));
         }
-        self.hashes[index as usize]
     }
 
     /// The whole chain, computed afresh for checks.

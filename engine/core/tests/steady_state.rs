@@ -5,7 +5,8 @@ use std::cell::Cell;
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome, StepPlan, StopConditions,
+    BlockEventDetail, BlockEvents, Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome,
+    StepPlan, StopConditions,
 };
 
 thread_local! {
@@ -36,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const NUM_SEQS: u32 = 64;
 
-fn scheduler(max_in_flight: u32) -> Scheduler {
+fn scheduler(max_in_flight: u32, block_events: BlockEventDetail) -> Scheduler {
     let config = SchedulerConfig {
         max_num_batched_tokens: 4096,
         max_num_seqs: NUM_SEQS,
@@ -52,6 +53,7 @@ fn scheduler(max_in_flight: u32) -> Scheduler {
     let policies = Policies {
         max_in_flight,
         fair_share: true,
+        block_events,
         ..Policies::serve()
     };
     let mut scheduler = Scheduler::with_policies(config, policies).expect("the limits work");
@@ -73,8 +75,9 @@ fn scheduler(max_in_flight: u32) -> Scheduler {
 }
 
 /// Allocations of the second half of 600 steps.
-fn allocations(max_in_flight: u32) -> u64 {
-    let mut scheduler = scheduler(max_in_flight);
+fn allocations(max_in_flight: u32, block_events: BlockEventDetail) -> u64 {
+    let mut scheduler = scheduler(max_in_flight, block_events);
+    let mut taken = BlockEvents::new();
     let mut plans: Vec<_> = (0..max_in_flight).map(|_| StepPlan::new()).collect();
     let (mut outcome, mut events) = (StepOutcome::default(), Vec::with_capacity(10_000));
     let mut before = 0;
@@ -97,6 +100,7 @@ fn allocations(max_in_flight: u32) -> u64 {
                 .complete(plan.step, &outcome, &mut events)
                 .expect("the outcome is the plan's");
         }
+        scheduler.take_block_events(&mut taken);
     }
     assert_eq!(scheduler.stats().num_running, NUM_SEQS);
     NUM_ALLOCATIONS.get() - before
@@ -105,6 +109,12 @@ fn allocations(max_in_flight: u32) -> u64 {
 #[test]
 fn a_step_in_steady_state_allocates_nothing() {
     for max_in_flight in [1, 2] {
-        assert_eq!(allocations(max_in_flight), 0, "{max_in_flight} steps in flight");
+        let allocated = allocations(max_in_flight, BlockEventDetail::Off);
+        assert_eq!(allocated, 0, "{max_in_flight} steps in flight");
     }
+}
+
+#[test]
+fn block_events_with_tokens_allocate_nothing_in_steady_state() {
+    assert_eq!(allocations(1, BlockEventDetail::Tokens), 0);
 }

@@ -5,7 +5,8 @@ mod log;
 mod pool;
 mod prefix;
 
-pub use log::BlockEvent;
+pub(crate) use log::Content;
+pub use log::{BlockEvent, BlockEventDetail, BlockEvents, CachedBlock};
 pub(crate) use pool::{BlockPool, BlockRef, Cached};
 
 #[cfg(test)]

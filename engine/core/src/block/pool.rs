@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use kvasir_cache_key::BlockHash;
 
 use super::free_list::FreeList;
-use super::log::BlockLog;
+use super::log::{BlockLog, CachedBlock, Content};
 use super::prefix::PrefixIndex;
-use crate::ids::BlockId;
+use crate::ids::{BlockId, GroupId};
 use crate::invariant::Violation;
 
 /// What can be found, and where.
@@ -78,7 +78,7 @@ impl BlockPool {
             slice,
             free: FreeList::full(num_blocks),
             prefix: PrefixIndex::new(num_blocks),
-            log: BlockLog::default(),
+            log: BlockLog::new(),
         }
     }
 
@@ -112,7 +112,10 @@ impl BlockPool {
                 .pop_front()
                 .expect("as many blocks are free as were counted above");
             if let Some(hash) = self.prefix.remove(id) {
-                self.log.removed(hash);
+                self.log.removed(CachedBlock {
+                    group: GroupId(0),
+                    hash,
+                });
             }
             self.num_refs[id.0 as usize] = 1;
             table.push(BlockRef(id));
@@ -159,9 +162,9 @@ impl BlockPool {
 
     /// Makes a held block findable. Its content must be complete and is never written again while it is held.
     /// A block that can be found already keeps its hash.
-    pub(crate) fn publish(&mut self, block: &BlockRef, hash: BlockHash) {
-        if self.hash_of(block.0).is_none() && self.prefix.insert(hash, block.0) {
-            self.log.stored(hash);
+    pub(crate) fn publish(&mut self, block: &BlockRef, content: &Content<'_>) {
+        if self.hash_of(block.0).is_none() && self.prefix.insert(content.hash, block.0) {
+            self.log.stored(content);
         }
     }
 
@@ -267,6 +270,14 @@ impl BlockPool {
         true
     }
 
+    /// All content that can be found, each once.
+    pub(crate) fn cached(&self) -> impl ExactSizeIterator<Item = CachedBlock> {
+        let group = GroupId(0);
+        self.prefix
+            .contents()
+            .map(move |hash| CachedBlock { group, hash })
+    }
+
     /// The hash under which a block can be found, for checks.
     pub(crate) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
         self.prefix.hash_of(id)
@@ -350,7 +361,7 @@ impl BlockPool {
         let mut is_listed = vec![false; self.num_refs.len()];
         for (hash, BlockId(id)) in self.prefix.iter() {
             let was_listed = std::mem::replace(&mut is_listed[id as usize], true);
-            let matches = self.hash_of(BlockId(id)) == Some(*hash);
+            let matches = self.hash_of(BlockId(id)) == Some(*hash) && self.prefix.find(hash).is_some();
             Violation::ensure(matches && !was_listed, || {
                 format!("block {id} is found under a hash that isn't its own")
             })?;

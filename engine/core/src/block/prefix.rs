@@ -22,6 +22,8 @@ pub(super) struct PrefixIndex {
     /// Per block.
     entries: Vec<Entry>,
     num_entries: u32,
+    /// The first block of each content, in no order that means anything, so that all content can be told in time for what is there.
+    firsts: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ struct Entry {
     is_listed: bool,
     /// Whether it has held its content for longest and is in the bucket's chain.
     is_first: bool,
+    /// Where it is in `firsts`, if it is a first one.
+    place: u32,
     /// The next block of the bucket with another content.
     chain_next: u32,
     /// The twin before it; for the first one, the last twin.
@@ -42,6 +46,7 @@ const UNLISTED: Entry = Entry {
     hash: BlockHash([0; 32]),
     is_listed: false,
     is_first: false,
+    place: NONE,
     chain_next: NONE,
     twin_prev: NONE,
     twin_next: NONE,
@@ -53,6 +58,7 @@ impl PrefixIndex {
             buckets: vec![NONE; num_blocks.next_power_of_two() as usize],
             entries: vec![UNLISTED; num_blocks as usize],
             num_entries: 0,
+            firsts: Vec::with_capacity(num_blocks as usize),
         }
     }
 
@@ -103,6 +109,8 @@ impl PrefixIndex {
         } else {
             let bucket = self.bucket(&hash);
             entry.is_first = true;
+            entry.place = self.firsts.len() as u32;
+            self.firsts.push(id.0);
             entry.chain_next = std::mem::replace(&mut self.buckets[bucket], id.0);
         }
         self.entries[id.0 as usize] = entry;
@@ -121,10 +129,13 @@ impl PrefixIndex {
             return None;
         }
         let heir = if entry.twin_next == NONE {
+            self.leave_firsts(entry.place);
             entry.chain_next
         } else {
             let heir = &mut self.entries[entry.twin_next as usize];
             heir.is_first = true;
+            heir.place = entry.place;
+            self.firsts[entry.place as usize] = entry.twin_next;
             heir.chain_next = entry.chain_next;
             heir.twin_prev = if entry.twin_prev == entry.twin_next {
                 NONE
@@ -135,6 +146,14 @@ impl PrefixIndex {
         };
         self.relink(&entry.hash, id.0, heir);
         (entry.twin_next == NONE).then_some(entry.hash)
+    }
+
+    /// The last one takes the empty place.
+    fn leave_firsts(&mut self, place: u32) {
+        self.firsts.swap_remove(place as usize);
+        if let Some(&moved) = self.firsts.get(place as usize) {
+            self.entries[moved as usize].place = place;
+        }
     }
 
     fn unlink_twin(&mut self, twin: &Entry) {
@@ -153,19 +172,21 @@ impl PrefixIndex {
         self.buckets.fill(NONE);
         self.entries.fill(UNLISTED);
         self.num_entries = 0;
+        self.firsts.clear();
     }
 
-    /// Every entry; a broken chain ends after as many as there are blocks.
+    /// Every content once.
+    pub(super) fn contents(&self) -> impl ExactSizeIterator<Item = BlockHash> {
+        self.firsts.iter().map(|&first| self.entries[first as usize].hash)
+    }
+
+    /// Every entry, of equal contents in the order in which they came; a broken chain ends after as many as there are blocks.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&BlockHash, BlockId)> {
         let limit = self.entries.len();
         let link = |at: u32| Some(at).filter(|&at| at != NONE);
-        let firsts = self.buckets.iter().flat_map(move |&first| {
-            std::iter::successors(link(first), move |&at| link(self.entries[at as usize].chain_next))
-                .take(limit)
-        });
-        firsts.flat_map(move |first| {
+        self.firsts.iter().flat_map(move |&first| {
             let hash = &self.entries[first as usize].hash;
-            std::iter::successors(Some(first), move |&at| link(self.entries[at as usize].twin_next))
+            std::iter::successors(link(first), move |&at| link(self.entries[at as usize].twin_next))
                 .take(limit)
                 .map(move |at| (hash, BlockId(at)))
         })

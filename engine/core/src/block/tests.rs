@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::free_list::FreeList;
-use super::{BlockPool, BlockRef};
-use crate::ids::BlockId;
+use super::{BlockPool, BlockRef, Content};
+use crate::ids::{BlockId, GroupId};
 
 fn hash(content: u8) -> BlockHash {
     BlockHash([content; 32])
@@ -24,6 +24,17 @@ fn allocate(pool: &mut BlockPool, count: u32) -> Vec<BlockRef> {
     let mut table = Vec::new();
     assert!(pool.allocate(count, &mut table), "{count} blocks should be free");
     table
+}
+
+fn publish(pool: &mut BlockPool, block: &BlockRef, content: u8) {
+    let content = Content {
+        group: GroupId(0),
+        hash: hash(content),
+        parent: None,
+        index: 0,
+        tokens: &[],
+    };
+    pool.publish(block, &content);
 }
 
 fn share(pool: &mut BlockPool, content: u8) -> BlockRef {
@@ -48,7 +59,7 @@ fn the_null_block_is_never_handed_out() {
 fn an_allocation_that_does_not_fit_changes_nothing() {
     let mut pool = BlockPool::new(4);
     let mut table = allocate(&mut pool, 2);
-    pool.publish(&table[0], hash(1));
+    publish(&mut pool, &table[0], 1);
     assert!(!pool.allocate(2, &mut table));
     assert_eq!(ids(&table), [1, 2]);
     assert_eq!(free(&pool), [3]);
@@ -64,9 +75,9 @@ fn the_ownership_drill_frees_90_73_12_in_this_order() {
     let mut take = |slot: usize| held[slot - 1].take().expect("taken once");
     let mut r0 = vec![take(12), take(41)];
     let (r1_suffix, r1_partial) = (take(73), take(90));
-    pool.publish(&r0[0], hash(b'A'));
-    pool.publish(&r0[1], hash(b'B'));
-    pool.publish(&r1_suffix, hash(b'C'));
+    publish(&mut pool, &r0[0], b'A');
+    publish(&mut pool, &r0[1], b'B');
+    publish(&mut pool, &r1_suffix, b'C');
     let mut r1 = vec![share(&mut pool, b'A'), r1_suffix, r1_partial];
 
     assert!(!pool.allocate(1, &mut Vec::new()), "all slots are live");
@@ -96,8 +107,8 @@ fn the_ownership_drill_frees_90_73_12_in_this_order() {
 fn blocks_without_content_are_used_before_cached_ones() {
     let mut pool = BlockPool::new(4);
     let mut table = allocate(&mut pool, 3);
-    pool.publish(&table[0], hash(1));
-    pool.publish(&table[1], hash(2));
+    publish(&mut pool, &table[0], 1);
+    publish(&mut pool, &table[1], 2);
     pool.release_all(&mut table);
     assert_eq!(free(&pool), [3, 2, 1]);
 }
@@ -107,7 +118,7 @@ fn a_hit_takes_a_free_block_out_of_the_queue_and_makes_it_the_last_to_go() {
     let mut pool = BlockPool::new(4);
     let mut table = allocate(&mut pool, 3);
     for (block, content) in table.iter().zip(1..) {
-        pool.publish(block, hash(content));
+        publish(&mut pool, block, content);
     }
     pool.release_all(&mut table);
     assert_eq!(free(&pool), [3, 2, 1]);
@@ -121,8 +132,8 @@ fn a_hit_takes_a_free_block_out_of_the_queue_and_makes_it_the_last_to_go() {
 fn looking_for_content_leaves_the_order_of_eviction_alone() {
     let mut pool = BlockPool::new(3);
     let mut table = allocate(&mut pool, 2);
-    pool.publish(&table[0], hash(1));
-    pool.publish(&table[1], hash(2));
+    publish(&mut pool, &table[0], 1);
+    publish(&mut pool, &table[1], 2);
     pool.release_all(&mut table);
     let before = free(&pool);
     assert!(pool.find(&hash(2)).is_some_and(|cached| cached.is_free));
@@ -133,7 +144,7 @@ fn looking_for_content_leaves_the_order_of_eviction_alone() {
 fn a_shared_block_stays_until_the_last_handle_is_released() {
     let mut pool = BlockPool::new(2);
     let mut first = allocate(&mut pool, 1);
-    pool.publish(&first[0], hash(1));
+    publish(&mut pool, &first[0], 1);
     let second = share(&mut pool, 1);
     pool.release_all(&mut first);
     assert_eq!(pool.num_free(), 0);
@@ -146,7 +157,7 @@ fn equal_contents_keep_their_own_blocks_and_the_survivor_is_found() {
     let mut pool = BlockPool::new(5);
     let mut table = allocate(&mut pool, 3);
     for block in &table {
-        pool.publish(block, hash(7));
+        publish(&mut pool, block, 7);
     }
     assert_eq!(pool.num_cached(), 3);
     check(&pool, &[&table]);
@@ -161,8 +172,8 @@ fn equal_contents_keep_their_own_blocks_and_the_survivor_is_found() {
 fn when_the_oldest_of_equals_is_overwritten_the_next_one_is_found() {
     let mut pool = BlockPool::new(3);
     let mut table = allocate(&mut pool, 2);
-    pool.publish(&table[0], hash(7));
-    pool.publish(&table[1], hash(7));
+    publish(&mut pool, &table[0], 7);
+    publish(&mut pool, &table[1], 7);
     pool.release(table.remove(0));
     let reused = allocate(&mut pool, 1);
     assert_eq!(ids(&reused), [1]);
@@ -173,7 +184,7 @@ fn when_the_oldest_of_equals_is_overwritten_the_next_one_is_found() {
 fn reset_is_refused_while_a_block_is_held_and_forgets_everything_otherwise() {
     let mut pool = BlockPool::new(3);
     let mut table = allocate(&mut pool, 1);
-    pool.publish(&table[0], hash(1));
+    publish(&mut pool, &table[0], 1);
     assert!(!pool.reset());
     assert!(pool.find(&hash(1)).is_some());
     pool.release_all(&mut table);
@@ -201,7 +212,7 @@ fn the_blocks_of_a_long_table_count_as_free_at_once_and_come_back_in_slices() {
 fn a_leaving_block_that_is_shared_again_is_no_longer_free() {
     let mut pool = BlockPool::with_slice(4, 1);
     let mut table = allocate(&mut pool, 3);
-    pool.publish(&table[0], hash(1));
+    publish(&mut pool, &table[0], 1);
     pool.release_all(&mut table);
     assert!(pool.find(&hash(1)).is_some_and(|cached| cached.is_free));
     let shared = [share(&mut pool, 1)];
@@ -399,7 +410,7 @@ fn run(num_blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
             }
             Action::Publish(at, content) if num_tables > 0 => {
                 if let Some(block) = tables[at % num_tables].first() {
-                    pool.publish(block, hash(content));
+                    publish(&mut pool, block, content);
                     model.publish(block.id().0, content);
                 }
             }

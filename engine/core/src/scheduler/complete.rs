@@ -158,8 +158,8 @@ fn seal_full_blocks(seq: &mut Sequence, pool: &mut BlockPool, block_size: u32, i
     if is_cached {
         pool.log().act_for(seq.id);
         for index in seq.num_published..num_full {
-            let hash = seq.block_hash(index, block_size);
-            pool.publish(&seq.blocks[index as usize], hash);
+            seq.hash_up_to(index, block_size);
+            pool.publish(&seq.blocks[index as usize], &seq.content(index, block_size));
         }
     }
     seq.num_published = num_full;

@@ -122,7 +122,7 @@ pub(crate) use step::Step;
 pub use submit::Reject;
 
 use crate::arena::{Arena, Slot};
-use crate::block::{BlockEvent, BlockPool, Cached};
+use crate::block::{BlockEventDetail, BlockEvents, BlockPool, Cached, CachedBlock};
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::event::Event;
 use crate::ids::{Micros, SeqId};
@@ -182,9 +182,7 @@ impl Scheduler {
         policies.validate(&config)?;
         let max_in_flight = policies.max_in_flight as usize;
         let mut pool = BlockPool::new(config.num_blocks);
-        if policies.block_events {
-            pool.log().turn_on();
-        }
+        pool.log().set_detail(policies.block_events);
         Ok(Self {
             pool,
             seqs: Arena::default(),
@@ -250,10 +248,27 @@ impl Scheduler {
         self.pool.reset()
     }
 
-    /// Appends to `events` how the content that can be found has changed since the last call, if
-    /// [`block_events`](Policies::block_events) is on.
-    pub fn take_block_events(&mut self, events: &mut Vec<BlockEvent>) {
-        self.pool.log().take(events);
+    /// Fills `into`, whose former content is dropped, with how the content that can be found has changed since the last call. Costs nothing
+    /// that grows with their number: buffers are exchanged.
+    ///
+    /// Events are kept until they are taken, so whoever turns them on with [`block_events`](Policies::block_events) or
+    /// [`Scheduler::set_block_events`] takes them after every step.
+    pub fn take_block_events(&mut self, into: &mut BlockEvents) {
+        self.pool.log().take(into);
+    }
+
+    /// Records block events from now on, in this detail. What was recorded and not taken stays, but turning events off drops it.
+    ///
+    /// A reader that comes later begins with [`Scheduler::cached_blocks`].
+    pub fn set_block_events(&mut self, detail: BlockEventDetail) {
+        self.policies.block_events = detail;
+        self.pool.log().set_detail(detail);
+    }
+
+    /// All content that can be found now, each once, in an order that depends on the inputs alone. Takes time for what is there, however large
+    /// the pool.
+    pub fn cached_blocks(&self) -> impl ExactSizeIterator<Item = CachedBlock> {
+        self.pool.cached()
     }
 
     /// The largest piece of one sequence in this step. The threshold keeps long prompts from crowding out others, so it doesn't apply to a

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kvasir_cache_key::{BlockHash, CacheRoot};
 
 use super::{Image, Input, Trace};
+use crate::block::BlockEventDetail;
 use crate::config::SchedulerConfig;
 use crate::ids::{AdapterId, BlockId, Micros, SeqId, StepId, TenantId};
 use crate::plan::StepOutcome;
@@ -200,6 +201,7 @@ enums! {
     Order { Arrival, Priority } below 2
     Victim { Last, CheapestToRestore } below 2
     Deferral { StructuredOutput, Adapter } below 2
+    BlockEventDetail { Off, Hashes, Tokens } below 3
 }
 
 impl Field for bool {

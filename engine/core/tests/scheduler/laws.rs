@@ -5,8 +5,8 @@
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    AdapterId, Deferral, FinishReason, Micros, Order, Policies, Request, RequestOptions, SchedulerConfig,
-    SeqId, StopConditions, TenantId, Victim,
+    AdapterId, BlockEventDetail, Deferral, FinishReason, Micros, Order, Policies, Request, RequestOptions,
+    SchedulerConfig, SeqId, StopConditions, TenantId, Victim,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -142,7 +142,7 @@ prop_compose! {
             draft_slots,
             max_active_adapters,
             share_group_prompts,
-            block_events: false,
+            block_events: BlockEventDetail::Off,
         }
     }
 }

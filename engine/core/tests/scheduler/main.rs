@@ -3,6 +3,7 @@
 mod abort;
 mod admission;
 mod ahead;
+mod block_events;
 mod budget;
 mod determinism;
 mod group;

@@ -1,8 +1,8 @@
 //! The law of each policy that isn't vLLM's default, and of those of its rules that need a switch.
 
 use kvasir_engine_core::{
-    AdapterId, BlockEvent, ConfigError, Deferral, Event, FinishReason, Micros, Order, Policies, Request,
-    RequestOptions, Scheduler, SchedulerConfig, SeqId, TenantId, Victim,
+    AdapterId, ConfigError, Deferral, Event, FinishReason, Micros, Order, Policies, Request, RequestOptions,
+    Scheduler, SchedulerConfig, SeqId, TenantId, Victim,
 };
 
 use crate::harness::{Engine, request, roomy};
@@ -499,39 +499,4 @@ fn drafts_cost_input_but_no_token_budget() {
     // Each costs its positions from 10 and three more from 16: 6 + 3 leave 4 and 7; 4 + 3 leave nothing.
     engine.step();
     assert_eq!(engine.shares(), [(ids[0], 6), (ids[1], 4)]);
-}
-
-#[test]
-fn block_events_tell_what_can_be_found_and_for_whom() {
-    let policies = Policies {
-        block_events: true,
-        ..Policies::vllm()
-    };
-    let mut engine = Engine::with_policies(
-        SchedulerConfig {
-            num_blocks: 3,
-            ..roomy()
-        },
-        policies,
-    );
-    let take = |engine: &mut Engine| {
-        let mut events = Vec::new();
-        engine.scheduler.take_block_events(&mut events);
-        events
-    };
-    let first = engine.submit(request(0..5, 1));
-    engine.run();
-    let stored = take(&mut engine);
-    let [BlockEvent::Stored { seq, hash }] = stored[..] else {
-        panic!("one full block: {stored:?}")
-    };
-    assert_eq!(seq, first);
-    let second = engine.submit(request(100..106, 1));
-    engine.run();
-    let events = take(&mut engine);
-    assert_eq!(events[0], BlockEvent::Removed { seq: second, hash });
-    assert!(matches!(events[1], BlockEvent::Stored { seq, .. } if seq == second));
-    assert_eq!(events.len(), 2);
-    assert!(engine.scheduler.reset_prefix_cache());
-    assert_eq!(take(&mut engine), [BlockEvent::AllCleared]);
 }
