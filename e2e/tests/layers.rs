@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-api", &[]),
     ("kvasir-config", &[]),
     ("kvasir-engine-core", &["kvasir-cache-key"]),
+    ("kvasir-gateway-core", &["kvasir-cache-key"]),
     (
         "kvasir-backend",
         &["kvasir-engine-core", "kvasir-sampling", "kvasir-weights"],
@@ -68,6 +69,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const PURE: &[&str] = &[
     "kvasir-cache-key",
     "kvasir-engine-core",
+    "kvasir-gateway-core",
     "kvasir-sampling",
     "kvasir-api",
 ];
