@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use sha2::{Digest, Sha256};
 
 use crate::{AdapterIdentity, BlockHash, CacheIdentity, CacheRoot, block_hash};
 
@@ -48,23 +49,39 @@ fn chained_blocks_have_the_golden_hashes() {
     let first = block_hash(&full_identity().root().as_parent(), &(0..16).collect::<Vec<_>>());
     assert_eq!(
         hex(first.0),
-        "32ae75a9ca2f9ea7d2392e980f91fc399890bc43c7df2ce4036033d3c49417de"
+        "8d6226b02cc9d52f280194cfdc822c4391fbe4e4c3b44fc6ca97306c73b46772"
     );
     let second = block_hash(&first, &[u32::MAX; 16]);
     assert_eq!(
         hex(second.0),
-        "7e7d921be4df08fea0cbb40eb750b3b009450c153bbb30a73a457b7383cf8ee7"
+        "fd0050136ebf6a7c46809b5a66434fd3cbbbb0ae3d30c0c0a8eeaa53d3e3838b"
     );
 }
 
 #[test]
-fn a_block_longer_than_the_hash_buffer_has_the_golden_hash() {
+fn a_block_longer_than_one_piece_has_the_golden_hash() {
     let root = CacheIdentity::default().root();
     let hash = block_hash(&root.as_parent(), &(0..130).collect::<Vec<_>>());
     assert_eq!(
         hex(hash.0),
-        "4c33e6d4aff6f01a128537f30428d5c87b95eebb89d765e7a58a2f1ec720d239"
+        "d96a9dbfc1c94ba72ddb83c9154cc2e7ce0e3a008b3ae9333b2dc402d73b9aa5"
     );
+}
+
+#[test]
+fn a_key_is_plain_sha_256_of_the_documented_bytes_whatever_their_number() {
+    let parent = full_identity().root().as_parent();
+    for len in 0..300 {
+        let tokens: Vec<u32> = (0..len)
+            .map(|token: u32| token.wrapping_mul(0x0101_0101))
+            .collect();
+        let mut bytes = b"kvasir.kv.v2".to_vec();
+        bytes.extend(u64::from(len).to_le_bytes());
+        bytes.extend(parent.0);
+        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        let expected: [u8; 32] = Sha256::digest(&bytes).into();
+        assert_eq!(block_hash(&parent, &tokens).0, expected, "{len} tokens");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use kvasir_cache_key::{BlockHash, CacheRoot, block_hash};
 use kvasir_engine_core::{
     Event, Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome, StepPlan, StopConditions,
@@ -183,24 +183,43 @@ fn hashing(len: u32) -> Duration {
     cpu_time().saturating_sub(start)
 }
 
-/// The chained keys of 32,768 tokens, and plain SHA-256 over the same bytes.
+/// The chained keys of 32,768 tokens, and plain SHA-256 over the same token bytes and over as many bytes as the keys really hash.
 fn hash(criterion: &mut Criterion) {
     let tokens: Vec<u32> = (0..32_768).collect();
     let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
     let mut group = criterion.benchmark_group("hash_32k");
-    group.throughput(Throughput::Bytes(bytes.len() as u64));
+    group.bench_function("plain_sha256", |bencher| {
+        bencher.iter_custom(|rounds| timed(rounds, || Sha256::digest(black_box(&bytes))));
+    });
     for block_size in [16_usize, 64, 256] {
         group.bench_function(BenchmarkId::new("block_keys", block_size), |bencher| {
-            bencher.iter(|| {
-                let chunks = black_box(&tokens).chunks_exact(block_size);
-                chunks.fold(BlockHash([0; 32]), |parent, block| block_hash(&parent, block))
+            bencher.iter_custom(|rounds| {
+                timed(rounds, || {
+                    let chunks = black_box(&tokens).chunks_exact(block_size);
+                    chunks.fold(BlockHash([0; 32]), |parent, block| block_hash(&parent, block))
+                })
             });
         });
+        let messages = vec![7; tokens.len() / block_size * (HEADER_BYTES + 4 * block_size)];
+        group.bench_function(
+            BenchmarkId::new("plain_sha256_of_messages", block_size),
+            |bencher| {
+                bencher.iter_custom(|rounds| timed(rounds, || Sha256::digest(black_box(&messages))));
+            },
+        );
     }
-    group.bench_function("plain_sha256", |bencher| {
-        bencher.iter(|| Sha256::digest(black_box(&bytes)));
-    });
     group.finish();
+}
+
+/// Bytes in front of the tokens in what [`block_hash`] hashes.
+const HEADER_BYTES: usize = 52;
+
+fn timed<T>(rounds: u64, mut work: impl FnMut() -> T) -> Duration {
+    let start = cpu_time();
+    for _ in 0..rounds {
+        black_box(work());
+    }
+    cpu_time().saturating_sub(start)
 }
 
 /// The longest step, with ten million blocks: sequences of a million tokens start from the cache, run and end.
