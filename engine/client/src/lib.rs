@@ -31,6 +31,12 @@ pub const MAX_REQUEST_BYTES: usize = 16 << 20;
 /// Largest encoded `StepOutputs`: above what an engine sends, which keeps prompt log probabilities below 32 MiB.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 20;
 
+/// Upper bounds of the buckets of [`types::Durations`], in microseconds; the last bucket has none. Part of the wire: they never change.
+pub const DURATION_BOUNDS_US: [u64; 20] = [
+    5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000, 2_000_000, 5_000_000, 10_000_000,
+];
+
 /// The outputs of one request, all of its sequences interleaved in the order the engine made them.
 ///
 /// Ends after every sequence has sent its `finish`. Dropping it aborts what still runs.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvasir_client::refusal;
 use kvasir_client::types::{Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo, TextAssetsChunk};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
 use crate::mailbox::{Command, Mailbox, PostError};
@@ -13,6 +14,7 @@ use crate::names::{Names, RequestKey};
 use crate::setup::{CacheParts, ServiceLimits};
 use crate::sink::{Place, Sink, Submission};
 use crate::validate::{self, ValidRequest};
+use crate::worker::Counters;
 
 /// Where an engine is in its life. It only moves down this list.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -44,7 +46,7 @@ pub(crate) struct Shared {
 
 #[derive(Debug, Default)]
 struct Load {
-    report: LoadReport,
+    counters: Counters,
     /// When the last step completed, or work came to an idle engine. None while idle.
     progress: Option<Instant>,
 }
@@ -150,8 +152,11 @@ impl Shared {
         });
     }
 
-    pub(crate) fn publish(&self, report: LoadReport, progress: Option<Instant>) {
-        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Load { report, progress };
+    /// Makes the figures known. Costs a copy: reports are made when somebody asks.
+    pub(crate) fn publish(&self, counters: &Counters, progress: Option<Instant>) {
+        let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        load.counters.clone_from(counters);
+        load.progress = progress;
     }
 
     /// The chunks of the text assets with this digest, or why there are none.
@@ -170,11 +175,14 @@ impl Shared {
     /// Answers also while the worker is stuck in a step: `stalled_us` shows that (C18, C19).
     pub(crate) fn load_report(&self) -> LoadReport {
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
-        let stalled = load.progress.map_or(Duration::ZERO, |since| since.elapsed());
+        let (report, progress) = (load.counters.report(), load.progress);
+        drop(load);
         LoadReport {
             draining: *self.state.borrow() != EngineState::Ready,
-            stalled_us: u64::try_from(stalled.as_micros()).unwrap_or(u64::MAX),
-            ..load.report.clone()
+            stalled_us: progress.map_or(0, |since| micros(since.elapsed())),
+            process_cpu_us: micros(process_cpu_time()),
+            num_cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+            ..report
         }
     }
 
@@ -192,6 +200,19 @@ impl Shared {
             state => Err(closed(state)),
         }
     }
+}
+
+/// CPU time of all threads of this process so far.
+fn process_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn closed(state: &EngineState) -> Error {

@@ -11,7 +11,9 @@ mod support;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kvasir_client::types::{ErrorCode, FinishReason, GenerateRequest, SamplingParams, StopConditions};
+use kvasir_client::types::{
+    ErrorCode, FinishReason, GenerateRequest, LoadReport, SamplingParams, StopConditions,
+};
 use kvasir_client::{TextAssetFiles, assets};
 use support::executor::logprobs_of;
 use support::{
@@ -652,7 +654,12 @@ async fn the_timeline_is_in_order(kind: Kind) {
 async fn the_load_report_counts(kind: Kind) {
     let fixture = Fixture::new(kind).await;
     collect(fixture.start(request("a", &prompt(20, 0), 5)).await).await;
-    let load = fixture.load().await;
+    // A step's times are counted when it is over, which is after its outputs were sent.
+    let timed = |load: &LoadReport| {
+        let deliver = load.step_times.as_ref().and_then(|times| times.deliver.as_ref());
+        deliver.and_then(|deliver| deliver.bucket.last().copied()) == Some(5)
+    };
+    let load = fixture.load_until("the times of all steps", timed).await;
     assert_eq!(
         (load.num_steps, load.prompt_tokens, load.generation_tokens),
         (5, 20, 5)
@@ -665,6 +672,23 @@ async fn the_load_report_counts(kind: Kind) {
     assert_eq!(load.iteration_tokens_sum, 25);
     assert_eq!(load.stalled_us, 0);
     assert!(!load.draining);
+    let times = load
+        .step_times
+        .expect("an engine of this version times its steps");
+    for part in [
+        times.schedule,
+        times.launch,
+        times.execute,
+        times.wait,
+        times.complete,
+        times.deliver,
+    ] {
+        let part = part.unwrap();
+        assert_eq!(part.bucket.last(), Some(&load.num_steps));
+        assert!(part.sum_ns > 0);
+    }
+    assert!(load.process_cpu_us > 0);
+    assert!(load.num_cpus > 0);
 }
 
 async fn a_stuck_step_shows_in_the_load_report(kind: Kind) {

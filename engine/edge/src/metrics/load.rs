@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvasir_client::types::{LoadReport, ModelInfo};
+use kvasir_client::DURATION_BOUNDS_US;
+use kvasir_client::types::{Durations, LoadReport, ModelInfo, StepTimes};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Upper bounds of `vllm:iteration_tokens_total`; the engine counts into these.
 const ITERATION_TOKENS: [f64; 13] = [
@@ -62,8 +64,108 @@ impl Collector for LoadCollector {
             load.prefix_cache_hits,
         )?;
         counter("vllm:num_preemptions", "Preemptions", load.num_preemptions)?;
-        encode_iteration_tokens(&mut encoder, &load)
+        encode_iteration_tokens(&mut encoder, &load)?;
+        encode_own(&mut encoder, &load)
     }
+}
+
+/// What vLLM has no name for.
+fn encode_own(encoder: &mut DescriptorEncoder<'_>, load: &LoadReport) -> fmt::Result {
+    let seconds = |us: u64| us as f64 / 1e6;
+    for (name, help, value) in [
+        (
+            "kvasir_kv_blocks_free",
+            "KV blocks that no request holds, cached ones among them",
+            f64::from(load.num_free_blocks),
+        ),
+        (
+            "kvasir_queued_tokens",
+            "Prompt tokens of the requests that wait",
+            load.num_queued_tokens as f64,
+        ),
+        (
+            "kvasir_engine_stalled_seconds",
+            "Time since the last completed step while there is work, 0 when idle",
+            seconds(load.stalled_us),
+        ),
+        (
+            "kvasir_engine_cpus",
+            "CPUs that the engine's process may use",
+            f64::from(load.num_cpus),
+        ),
+    ] {
+        LoadCollector::gauge(encoder, name, help, value)?;
+    }
+    let help = "Steps that completed";
+    LoadCollector::counter(encoder, "kvasir_steps", help, load.num_steps)?;
+    let help = "CPU time that the engine's process has used";
+    let metric = encoder.encode_descriptor("kvasir_engine_cpu_seconds", help, None, MetricType::Counter)?;
+    ConstCounter::new(seconds(load.process_cpu_us)).encode(metric)?;
+    encode_step_times(encoder, load.step_times.as_ref().unwrap_or(&StepTimes::default()))
+}
+
+fn encode_step_times(encoder: &mut DescriptorEncoder<'_>, times: &StepTimes) -> fmt::Result {
+    let StepTimes {
+        schedule,
+        launch,
+        execute,
+        wait,
+        complete,
+        deliver,
+    } = times;
+    for (name, help, durations) in [
+        (
+            "kvasir_step_schedule_seconds",
+            "Time in which the scheduler planned a step",
+            schedule,
+        ),
+        (
+            "kvasir_step_launch_seconds",
+            "Time in which the executor took a step's plan",
+            launch,
+        ),
+        (
+            "kvasir_step_execute_seconds",
+            "Time in which the executor worked on a step, launch and sampling included",
+            execute,
+        ),
+        (
+            "kvasir_step_wait_seconds",
+            "Time in which the scheduler's thread waited for a step's result",
+            wait,
+        ),
+        (
+            "kvasir_step_complete_seconds",
+            "Time in which the scheduler took a step's result",
+            complete,
+        ),
+        (
+            "kvasir_step_deliver_seconds",
+            "Time in which a step's outputs were routed to clients",
+            deliver,
+        ),
+    ] {
+        encode_durations(
+            encoder,
+            name,
+            help,
+            durations.as_ref().unwrap_or(&Durations::default()),
+        )?;
+    }
+    Ok(())
+}
+
+fn encode_durations(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    durations: &Durations,
+) -> fmt::Result {
+    let bounds = DURATION_BOUNDS_US.map(|us| us as f64 / 1e6);
+    let (buckets, count) = buckets(&bounds, &durations.bucket);
+    encoder
+        .encode_descriptor(name, help, None, MetricType::Histogram)?
+        .encode_histogram::<NoLabelSet>(durations.sum_ns as f64 / 1e9, count, &buckets, None)
 }
 
 impl LoadCollector {
@@ -99,22 +201,24 @@ fn encode_iteration_tokens(encoder: &mut DescriptorEncoder<'_>, load: &LoadRepor
         None,
         MetricType::Histogram,
     )?;
-    // The report is cumulative, the encoder adds up by itself.
+    let (buckets, count) = buckets(&ITERATION_TOKENS, &load.iteration_tokens_bucket);
+    metric.encode_histogram::<NoLabelSet>(load.iteration_tokens_sum as f64, count, &buckets, None)
+}
+
+/// A report's cumulative counts as the encoder wants them, which adds up by itself: the count of each bound, and of all. The entry behind
+/// the bounds counts all; the encoder makes the bucket without bound of it.
+fn buckets(bounds: &[f64], cumulative: &[u64]) -> (Vec<(f64, u64)>, u64) {
     let mut below = 0;
     let mut share = |cumulative: u64| {
         let share = cumulative.saturating_sub(below);
         below = below.max(cumulative);
         share
     };
-    let cumulative = |i: usize| load.iteration_tokens_bucket.get(i).copied().unwrap_or_default();
-    let buckets: Vec<(f64, u64)> = ITERATION_TOKENS
-        .iter()
-        .enumerate()
-        .map(|(i, &upper)| (upper, share(cumulative(i))))
-        .collect();
-    // The entry behind the bounds counts all steps; the encoder makes the bucket without bound of it.
-    let count = cumulative(ITERATION_TOKENS.len()).max(cumulative(ITERATION_TOKENS.len() - 1));
-    metric.encode_histogram::<NoLabelSet>(load.iteration_tokens_sum as f64, count, &buckets, None)
+    let cumulative = |i: usize| cumulative.get(i).copied().unwrap_or_default();
+    let buckets = bounds.iter().enumerate();
+    let buckets: Vec<_> = buckets.map(|(i, &upper)| (upper, share(cumulative(i)))).collect();
+    let last = bounds.len();
+    (buckets, cumulative(last).max(cumulative(last.saturating_sub(1))))
 }
 
 /// Refusals at admission, which vLLM labels with the model only.
@@ -168,5 +272,19 @@ impl Collector for CacheConfig {
         let mut metric =
             encoder.encode_descriptor("vllm:cache_config_info", help, None, MetricType::Gauge)?;
         ConstGauge::new(1i64).encode(metric.encode_family(&self.labels)?)
+    }
+}
+
+/// This process, under the name that Prometheus' own clients use. With an engine inside it is the engine's process too.
+#[derive(Debug)]
+pub(super) struct ProcessCollector;
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
+        let help = "CPU time that this process has used";
+        let metric = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
+        ConstCounter::new(seconds).encode(metric)
     }
 }

@@ -64,6 +64,7 @@ impl Metrics {
         root.sub_registry_with_labels([model.clone()].into_iter())
             .register_collector(Box::new(rejections));
         root.register_collector(Box::new(load::CacheConfig::new(info)));
+        root.register_collector(Box::new(load::ProcessCollector));
         let engine = (Cow::from("engine"), Cow::from("0"));
         let registry = root.sub_registry_with_labels([model, engine].into_iter());
         registry.register_collector(Box::new(LoadCollector(Arc::clone(&load))));

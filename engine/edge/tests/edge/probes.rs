@@ -1,6 +1,6 @@
 //! Probes, figures and what is served.
 
-use kvasir_client::types::{Error, ErrorCode, LoadReport};
+use kvasir_client::types::{Durations, Error, ErrorCode, LoadReport, StepTimes};
 use kvasir_edge::{Edge, EdgeConfig};
 use serde_json::json;
 
@@ -206,6 +206,60 @@ async fn metrics_carry_the_names_labels_and_buckets_of_vllm() {
     let ok = ["method=\"POST\"", "status=\"2xx\"", "handler=\"/v1/completions\""];
     assert_eq!(sample(text, "http_requests_total", &ok), 1.0);
     assert_eq!(sample(text, "http_requests_total", &["status=\"4xx\""]), 1.0);
+}
+
+#[tokio::test]
+async fn metrics_tell_where_the_time_of_steps_goes() {
+    let engine = FakeEngine::new(Script::Hang);
+    let router = edge(&engine).await;
+    let part = |bound: usize, sum_ns| {
+        let bucket = (0..=20).map(|i| u64::from(i >= bound) * 2).collect();
+        Some(Durations { bucket, sum_ns })
+    };
+    *engine.load.lock().unwrap() = Ok(LoadReport {
+        step_times: Some(StepTimes {
+            schedule: part(0, 8_000),
+            launch: part(7, 16_000),
+            execute: part(20, 30_000_000_000),
+            wait: part(2, 1),
+            complete: part(3, 2),
+            deliver: part(4, 3),
+        }),
+        num_steps: 2,
+        num_free_blocks: 17,
+        num_queued_tokens: 18,
+        stalled_us: 1_500_000,
+        process_cpu_us: 2_500_000,
+        num_cpus: 4,
+        ..LoadReport::default()
+    });
+    let text = get(&router, "/metrics").await.text;
+    let engine = &["model_name=\"tiny\"", "engine=\"0\""];
+    for (name, value) in [
+        ("kvasir_step_schedule_seconds_sum", 8e-6),
+        ("kvasir_step_launch_seconds_sum", 16e-6),
+        ("kvasir_step_execute_seconds_sum", 30.0),
+        ("kvasir_step_execute_seconds_count", 2.0),
+        ("kvasir_step_wait_seconds_sum", 1e-9),
+        ("kvasir_step_complete_seconds_sum", 2e-9),
+        ("kvasir_step_deliver_seconds_sum", 3e-9),
+        ("kvasir_steps_total", 2.0),
+        ("kvasir_kv_blocks_free", 17.0),
+        ("kvasir_queued_tokens", 18.0),
+        ("kvasir_engine_stalled_seconds", 1.5),
+        ("kvasir_engine_cpu_seconds_total", 2.5),
+        ("kvasir_engine_cpus", 4.0),
+    ] {
+        let found = sample(&text, name, engine);
+        assert!((found - value).abs() < 1e-12, "{name} is {found}");
+    }
+    let bucket = |name, le: &'static str| sample(&text, name, &[engine[0], engine[1], le]);
+    assert_eq!(bucket("kvasir_step_launch_seconds_bucket", "le=\"0.0005\""), 0.0);
+    assert_eq!(bucket("kvasir_step_launch_seconds_bucket", "le=\"0.001\""), 2.0);
+    assert_eq!(bucket("kvasir_step_execute_seconds_bucket", "le=\"10.0\""), 0.0);
+    assert_eq!(bucket("kvasir_step_execute_seconds_bucket", "le=\"+Inf\""), 2.0);
+    assert!(sample(&text, "process_cpu_seconds_total", &[]) > 0.0);
+    assert!(text.contains("# HELP kvasir_step_schedule_seconds Time in which the scheduler planned a step"));
 }
 
 #[tokio::test]

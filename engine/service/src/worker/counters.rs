@@ -3,17 +3,20 @@
 use kvasir_client::types::LoadReport;
 use kvasir_engine_core::{Reject, Stats};
 
+use super::times::{Histograms, StepTime};
+
 /// Upper bounds of the buckets of `vllm:iteration_tokens_total`; the last bucket has none.
 const ITERATION_TOKENS_BOUNDS: [u64; 13] = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 
 /// Counts beside those of the scheduler.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     /// Steps by tokens, not cumulative.
     iteration_tokens: [u64; ITERATION_TOKENS_BOUNDS.len() + 1],
     iteration_tokens_sum: u64,
     rejected_reqs: u64,
     rejected_tokens: u64,
+    times: Histograms,
     last: Stats,
 }
 
@@ -29,9 +32,13 @@ impl Counters {
         }
     }
 
-    /// The report, and the step's entry in the histogram if one was completed since the last report: prompt tokens computed and tokens
-    /// sampled.
-    pub(super) fn report(&mut self, stats: &Stats) -> LoadReport {
+    pub(super) fn count_step(&mut self, time: &StepTime) {
+        self.times.observe(time);
+    }
+
+    /// Takes the scheduler's figures, and counts the tokens of the step if one was completed since the last call: prompt tokens computed
+    /// and tokens sampled.
+    pub(super) fn update(&mut self, stats: &Stats) {
         if stats.num_steps > self.last.num_steps {
             let tokens = (stats.num_prompt_tokens + stats.num_generation_tokens)
                 - (self.last.num_prompt_tokens + self.last.num_generation_tokens);
@@ -40,11 +47,10 @@ impl Counters {
             self.iteration_tokens_sum += tokens;
         }
         self.last = *stats;
-        self.last_report()
     }
 
-    /// The report of the last known state.
-    pub(super) fn last_report(&self) -> LoadReport {
+    /// The report of the last known state. What holds at the moment of reading is left to be filled in.
+    pub(crate) fn report(&self) -> LoadReport {
         let stats = &self.last;
         let mut cumulative = 0;
         let buckets = self.iteration_tokens.iter().map(|count| {
@@ -67,9 +73,8 @@ impl Counters {
             num_queued_tokens: stats.num_queued_tokens,
             rejected_max_num_queued_reqs: self.rejected_reqs,
             rejected_max_num_queued_tokens: self.rejected_tokens,
-            // Filled in when the report is read.
-            draining: false,
-            stalled_us: 0,
+            step_times: Some(self.times.to_wire()),
+            ..LoadReport::default()
         }
     }
 }
@@ -90,10 +95,11 @@ mod tests {
     #[test]
     fn each_step_counts_once_in_the_bucket_of_its_tokens() {
         let mut counters = Counters::default();
-        counters.report(&stats(1, 8, 0));
-        counters.report(&stats(1, 8, 0));
-        counters.report(&stats(2, 16, 1));
-        let report = counters.report(&stats(3, 100_000, 1));
+        counters.update(&stats(1, 8, 0));
+        counters.update(&stats(1, 8, 0));
+        counters.update(&stats(2, 16, 1));
+        counters.update(&stats(3, 100_000, 1));
+        let report = counters.report();
         assert_eq!(
             report.iteration_tokens_bucket,
             [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3]
@@ -120,7 +126,7 @@ mod tests {
             limit: 1,
         });
         counters.count_reject(&Reject::EmptyPrompt);
-        let report = counters.report(&Stats::default());
+        let report = counters.report();
         assert_eq!(
             (
                 report.rejected_max_num_queued_reqs,

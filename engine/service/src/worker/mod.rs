@@ -10,19 +10,21 @@
 mod counters;
 mod live;
 mod records;
+mod times;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvasir_backend::{ExecError, Executor, NewSequence, StepResult};
 use kvasir_client::types::{Error, ErrorCode};
 use kvasir_client::{invalid, refusal};
 use kvasir_engine_core::{Event, Micros, Reject, Request, Scheduler, SeqId, StepOutcome, StepPlan};
 
-use self::counters::Counters;
+pub(crate) use self::counters::Counters;
 use self::live::LiveRequests;
+use self::times::StepTime;
 use crate::mailbox::Command;
 use crate::names::RequestKey;
 use crate::shared::{EngineState, Shared};
@@ -166,9 +168,12 @@ impl Worker {
     }
 
     fn step(&mut self) {
+        let mut laps = Laps::start();
+        let mut time = StepTime::default();
         let now = self.now();
         let planned = self.scheduler.schedule(now, &mut self.plan, &mut self.events);
         self.apply_events();
+        time.schedule = laps.lap();
         if !planned {
             // The scheduler plans something whenever a sequence exists and no step is in flight.
             assert!(
@@ -177,18 +182,23 @@ impl Worker {
             );
             return;
         }
-        let result = self
-            .executor
-            .submit(&self.plan)
-            .and_then(|ticket| self.executor.sample(ticket));
+        let ticket = self.executor.submit(&self.plan);
+        time.launch = laps.lap();
+        let result = ticket.and_then(|ticket| self.executor.sample(ticket));
+        time.wait = laps.lap();
+        time.execute = time.launch + time.wait;
         match result {
             Ok(result) => self.complete(result),
             Err(error) => self.fail_step(&error),
         }
         self.apply_events();
+        time.complete = laps.lap();
         self.progress = Some(Instant::now());
         self.publish();
         self.flush();
+        time.deliver = laps.lap();
+        self.counters.count_step(&time);
+        self.shared.publish(&self.counters, self.progress);
     }
 
     fn complete(&mut self, result: StepResult) {
@@ -264,7 +274,8 @@ impl Worker {
         } else {
             Some(self.progress.unwrap_or_else(Instant::now))
         };
-        self.shared.publish(self.counters.report(&stats), self.progress);
+        self.counters.update(&stats);
+        self.shared.publish(&self.counters, self.progress);
     }
 
     /// Ends all requests without touching scheduler or executor.
@@ -276,11 +287,25 @@ impl Worker {
             }
         }
         self.live.fail_all(error);
-        self.shared.publish(self.counters.last_report(), None);
+        self.shared.publish(&self.counters, None);
     }
 
     fn now(&self) -> Micros {
         Micros(u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Times one thing after another.
+struct Laps(Instant);
+
+impl Laps {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now.duration_since(std::mem::replace(&mut self.0, now))
     }
 }
 
