@@ -6,6 +6,8 @@
 //! [`Reason::answer`](auth::Reason::answer).
 
 pub mod auth;
+pub mod limits;
 pub mod names;
 pub mod policy;
+pub mod salt;
 pub mod time;

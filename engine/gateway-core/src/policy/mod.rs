@@ -9,7 +9,7 @@
 //! 2. A model or adapter that a tenant may not use is answered like one that doesn't exist, so nobody learns what others run.
 //! 3. A client can make its request less urgent than its tenant's class, never more.
 //!
-//! Not decided here: how much (see `limits`), and where to.
+//! Not decided here: how much (see [`limits`](crate::limits)), and where to.
 
 mod denial;
 mod scope;

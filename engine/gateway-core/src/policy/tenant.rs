@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Scopes;
+use crate::limits::Limits;
 
 /// A class of urgency: lower runs first, as in the engine.
 pub type Priority = i32;
@@ -22,6 +23,10 @@ pub struct Tenant {
     pub weight: u32,
     /// Most output tokens of one sequence; `None`: as many as the model allows.
     pub max_tokens: Option<u32>,
+    /// How much it may have.
+    pub limits: Limits,
+    /// The part of the waiting room that it may fill, in percent; 0 counts as 100.
+    pub queue_share_percent: u8,
 }
 
 /// Names that are allowed, compared exactly.

@@ -15,6 +15,7 @@ fn policy() -> Policy {
                 priority: 5,
                 weight: 2,
                 max_tokens: Some(100),
+                ..Tenant::default()
             },
         ),
         (
@@ -26,6 +27,7 @@ fn policy() -> Policy {
                 priority: -1,
                 weight: 10,
                 max_tokens: None,
+                ..Tenant::default()
             },
         ),
         (
