@@ -8,7 +8,8 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use kvasir_cache_key::{BlockHash, CacheRoot, block_hash};
 use kvasir_engine_core::{
-    Event, Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome, StepPlan, StopConditions,
+    Event, KvGroup, Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome, StepPlan,
+    StopConditions,
 };
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,7 @@ fn config(num_seqs: u32, num_blocks: u32) -> SchedulerConfig {
         max_model_len: 1 << 20,
         block_size: BLOCK_SIZE,
         num_blocks,
+        groups: vec![KvGroup::Full],
         enable_prefix_caching: true,
         long_prefill_token_threshold: 0,
         max_num_queued_reqs: 4096,

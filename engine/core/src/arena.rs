@@ -53,6 +53,11 @@ impl Arena {
         self.slots[slot.0 as usize].as_mut().filter(|seq| seq.id == id)
     }
 
+    /// The same, to look at.
+    pub(crate) fn get(&self, slot: Slot, id: SeqId) -> Option<&Sequence> {
+        self.slots[slot.0 as usize].as_ref().filter(|seq| seq.id == id)
+    }
+
     /// By id, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.by_id.values().map(|&slot| &self[slot])

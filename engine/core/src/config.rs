@@ -1,5 +1,7 @@
 //! The scheduler's limits.
 
+use crate::kv_group::KvGroup;
+
 /// Limits, validated by [`SchedulerConfig::validate`]. Names are vLLM's.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SchedulerConfig {
@@ -13,8 +15,10 @@ pub struct SchedulerConfig {
     pub max_model_len: u32,
     /// Tokens per KV block.
     pub block_size: u32,
-    /// KV blocks, with the null block.
+    /// KV blocks of all groups together, with the null block.
     pub num_blocks: u32,
+    /// The KV groups, at least one; most models have one with full attention.
+    pub groups: Vec<KvGroup>,
     /// Whether full blocks are shared.
     pub enable_prefix_caching: bool,
     /// Largest prefill chunk per step and sequence; 0 is off.
@@ -69,7 +73,10 @@ pub enum ConfigError {
 }
 
 /// Positions are counted in 32 bits; half of that range leaves room for sums of two counts.
-const MAX_POSITIONS: u64 = 1 << 31;
+pub(crate) const MAX_POSITIONS: u32 = 1 << 31;
+
+/// More than any model has, and few enough for a step to look at each of them.
+const MAX_GROUPS: u32 = 16;
 
 impl SchedulerConfig {
     /// Checks the limits one by one and against each other.
@@ -88,8 +95,13 @@ impl SchedulerConfig {
             // One token of prompt and one of output.
             ("max_model_len", u64::from(self.max_model_len), 2),
             ("block_size", u64::from(self.block_size), 1),
-            // The null block and one that can be used.
-            ("num_blocks", u64::from(self.num_blocks), 2),
+            ("the number of groups", self.groups.len() as u64, 1),
+            // The null block, and for each group one that can be used.
+            (
+                "num_blocks",
+                u64::from(self.num_blocks),
+                1 + self.groups.len() as u64,
+            ),
             ("max_num_queued_reqs", u64::from(self.max_num_queued_reqs), 1),
             ("max_num_queued_tokens", self.max_num_queued_tokens, 1),
         ];
@@ -98,6 +110,7 @@ impl SchedulerConfig {
                 return Err(ConfigError::TooSmall { name, value, min });
             }
         }
+        self.validate_groups()?;
         let (seqs, active) = (self.max_num_seqs, self.max_num_active_seqs);
         // Every running sequence can decode in every step.
         at_most(
@@ -113,9 +126,9 @@ impl SchedulerConfig {
             "max_model_len",
             self.max_model_len,
             "2^31 positions",
-            MAX_POSITIONS as u32,
+            MAX_POSITIONS,
         )?;
-        if u64::from(self.num_blocks) * u64::from(self.block_size) > MAX_POSITIONS {
+        if u64::from(self.num_blocks) * u64::from(self.block_size) > u64::from(MAX_POSITIONS) {
             let Self {
                 num_blocks,
                 block_size,
@@ -127,6 +140,48 @@ impl SchedulerConfig {
             });
         }
         Ok(())
+    }
+
+    fn validate_groups(&self) -> Result<(), ConfigError> {
+        let num_groups = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
+        at_most(
+            "the number of groups",
+            num_groups,
+            "the most that are supported,",
+            MAX_GROUPS,
+        )?;
+        for group in &self.groups {
+            if let KvGroup::Window { positions } = *group {
+                if positions == 0 {
+                    return Err(ConfigError::TooSmall {
+                        name: "a group's window",
+                        value: 0,
+                        min: 1,
+                    });
+                }
+                at_most("a group's window", positions, "2^31 positions", MAX_POSITIONS)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// vLLM's defaults where it has any, a pool of one sequence of the model's length, and a queue without bounds.
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            max_num_batched_tokens: 2048,
+            max_num_seqs: 128,
+            max_num_active_seqs: 128,
+            max_model_len: 4096,
+            block_size: 16,
+            num_blocks: 257,
+            groups: vec![KvGroup::Full],
+            enable_prefix_caching: true,
+            long_prefill_token_threshold: 0,
+            max_num_queued_reqs: u32::MAX,
+            max_num_queued_tokens: u64::MAX,
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{BlockId, SeqId};
+use crate::block::CachedBlock;
+use crate::ids::{BlockId, GroupId, SeqId};
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 
@@ -23,13 +24,14 @@ impl Scheduler {
     /// # Errors
     /// The first one that doesn't hold.
     pub fn check(&self) -> Result<(), Violation> {
-        let tables = self.seqs.iter().flat_map(|seq| &seq.blocks);
+        let tables = self.seqs.iter().flat_map(|seq| seq.tables.handles());
         let parked = self.in_flight.iter().flat_map(|step| &step.parked);
         self.pool
             .check(tables.chain(parked).map(crate::block::BlockRef::id))?;
         self.check_queues()?;
         for seq in self.seqs.iter() {
             self.check_progress(seq)?;
+            self.check_tables(seq)?;
             self.check_content(seq)?;
         }
         self.check_steps()
@@ -94,16 +96,12 @@ impl Scheduler {
                 format!("sequence {id} waits with {num_computed} computed tokens")
             })?;
         }
-        let (held, needed) = (seq.blocks.len(), num_computed.div_ceil(self.config.block_size));
-        Violation::ensure(held == needed as usize, || {
-            format!("sequence {id} holds {held} blocks, needs {needed}")
-        })?;
         let (have, pending, limit) = (seq.num_output(), seq.num_pending, seq.stop.max_tokens);
         Violation::ensure(have < limit && have + pending <= limit, || {
             format!("sequence {id} has {have} output tokens of {limit}, {pending} in the making, and runs on")
         })?;
         let named = self.in_flight.iter().flat_map(|step| &step.work).map(|work| {
-            let reads = work.copy.is_some_and(|(_, leader, _)| leader == seq.id);
+            let reads = work.copy.is_some_and(|(_, leader)| leader == seq.id);
             (
                 u32::from(work.seq == seq.id) + u32::from(reads),
                 u32::from(work.seq == seq.id && work.samples),
@@ -118,6 +116,30 @@ impl Scheduler {
         })
     }
 
+    /// In each group a table covers the computed positions, and begins with the null block as far as the window of the next position to be written
+    /// leaves blocks behind, neither more nor less.
+    fn check_tables(&self, seq: &Sequence) -> Result<(), Violation> {
+        let SeqId(id) = seq.id;
+        let needed = seq.num_computed.div_ceil(self.config.block_size);
+        for (at, (&group, table)) in self.config.groups.iter().zip(seq.tables.iter()).enumerate() {
+            let len = table.len();
+            Violation::ensure(len == needed, || {
+                format!("sequence {id} has {len} blocks in group {at}, needs {needed}")
+            })?;
+            let dropped = table.num_dropped();
+            let behind = group.num_behind(seq.num_written, self.config.block_size);
+            Violation::ensure(dropped == behind, || {
+                format!(
+                    "sequence {id} dropped {dropped} blocks of group {at}, {behind} are behind its window"
+                )
+            })?;
+        }
+        let (tables, groups) = (seq.tables.iter().count(), self.config.groups.len());
+        Violation::ensure(tables == groups, || {
+            format!("sequence {id} has {tables} tables for {groups} groups")
+        })
+    }
+
     /// Sealed blocks are complete and, with a prefix cache, found under what the chain says; the others are its own and can't be found.
     fn check_content(&self, seq: &Sequence) -> Result<(), Violation> {
         let SeqId(id) = seq.id;
@@ -126,20 +148,26 @@ impl Scheduler {
             format!("sequence {id} published {published} of {written} full blocks")
         })?;
         let hashes = seq.recomputed_hashes(self.config.block_size);
-        for (index, block) in seq.blocks.iter().enumerate() {
+        let entries = seq.tables.iter().enumerate().flat_map(|(group, table)| {
+            let indices = table.num_dropped()..table.len();
+            indices.filter_map(move |index| Some((group, index, table.get(index)?)))
+        });
+        for (group, index, block) in entries {
             let BlockId(block_id) = block.id();
-            let (hash, refs) = (self.pool.hash_of(block.id()), self.pool.num_refs(block.id()));
-            if index < published as usize {
-                let expected = hashes
-                    .get(index)
-                    .copied()
+            let (content, refs) = (self.pool.content_of(block.id()), self.pool.num_refs(block.id()));
+            if index < published {
+                let hash = hashes
+                    .get(index as usize)
                     .filter(|_| self.config.enable_prefix_caching);
-                let matches = hash == expected;
-                Violation::ensure(matches, || {
+                let expected = hash.map(|&hash| CachedBlock {
+                    group: GroupId(group as u8),
+                    hash,
+                });
+                Violation::ensure(content == expected, || {
                     format!("sequence {id}: block {block_id} holds other content than its hash")
                 })?;
             } else {
-                let is_private = hash.is_none() && refs == 1;
+                let is_private = content.is_none() && refs == 1;
                 Violation::ensure(is_private, || {
                     format!("sequence {id}: block {block_id} is shared while it is written")
                 })?;

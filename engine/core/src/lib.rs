@@ -14,12 +14,8 @@
 //!     max_num_seqs: 8,
 //!     max_num_active_seqs: 8,
 //!     max_model_len: 1024,
-//!     block_size: 16,
 //!     num_blocks: 65,
-//!     enable_prefix_caching: true,
-//!     long_prefill_token_threshold: 0,
-//!     max_num_queued_reqs: 100,
-//!     max_num_queued_tokens: 10_000,
+//!     ..SchedulerConfig::default()
 //! })?;
 //! let seq = scheduler.submit(Micros(0), Request {
 //!     prompt: [3, 1, 4, 1, 5].into(),
@@ -47,6 +43,7 @@ mod config;
 mod event;
 mod ids;
 mod invariant;
+mod kv_group;
 #[cfg(feature = "model")]
 mod model;
 mod plan;
@@ -61,6 +58,7 @@ pub use config::{ConfigError, SchedulerConfig};
 pub use event::{Event, FinishReason};
 pub use ids::{AdapterId, BlockId, GroupId, Micros, SeqId, StepId, TenantId, TokenId};
 pub use invariant::Violation;
+pub use kv_group::KvGroup;
 pub use plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepOutcome, StepPlan};
 pub use policy::{Order, Policies, Victim};
 pub use request::{Deferral, Request, RequestOptions, StopConditions};

@@ -21,7 +21,7 @@ impl Scheduler {
 
     /// How many handles a block has, and whether its content can be found.
     pub fn block_state(&self, id: BlockId) -> (u32, bool) {
-        (self.pool.num_refs(id), self.pool.hash_of(id).is_some())
+        (self.pool.num_refs(id), self.pool.content_of(id).is_some())
     }
 
     fn hash_into(&self, hasher: &mut impl Hasher) {
@@ -47,7 +47,7 @@ impl Scheduler {
             for work in &step.work {
                 let seq = self.seqs.iter().find(|seq| seq.id == work.seq);
                 let holds_blocks = seq.map(|seq| seq.num_preemptions == work.num_preemptions);
-                let copied = work.copy.map(|(_, leader, block)| (leader, block));
+                let copied = work.copy.map(|(_, leader)| leader);
                 (
                     work.seq,
                     holds_blocks,
@@ -58,6 +58,7 @@ impl Scheduler {
                 )
                     .hash(hasher);
             }
+            step.copies.hash(hasher);
             hasher.write_u8(5);
             for block in &step.parked {
                 block.id().hash(hasher);
@@ -72,8 +73,11 @@ impl Scheduler {
         (seq.options.deferral.is_some(), seq.num_preemptions > 0, last_step).hash(hasher);
         (seq.num_pending, seq.num_in_flight, seq.num_computed).hash(hasher);
         (seq.num_written, seq.num_published, &seq.tokens).hash(hasher);
-        for block in &seq.blocks {
-            block.id().hash(hasher);
+        for table in seq.tables.iter() {
+            table.len().hash(hasher);
+            for id in table.ids_from(0) {
+                id.hash(hasher);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::ids::{BlockId, SeqId, StepId, TokenId};
+use crate::ids::{BlockId, GroupId, SeqId, StepId, TokenId};
 
 /// Stands for an input token that an earlier step in flight is still sampling.
 pub const PENDING_TOKEN: TokenId = TokenId::MAX;
@@ -19,7 +19,9 @@ pub struct StepPlan {
     pub seqs: Vec<SeqPlan>,
     /// Input tokens of all sequences, addressed by [`SeqPlan::tokens`].
     pub tokens: Vec<TokenId>,
-    /// New block table entries of all sequences, addressed by [`SeqPlan::blocks`].
+    /// KV groups, at least 1: every sequence has so many block tables, all of them equally long.
+    pub num_groups: u32,
+    /// New block table entries of all sequences, addressed by [`SeqPlan::blocks`], see [`StepPlan::blocks_of`].
     pub blocks: Vec<BlockId>,
     /// KV to copy before anything of this step is computed, all reads before all writes. Empty unless
     /// [`Policies::share_group_prompts`](crate::Policies::share_group_prompts) is on.
@@ -31,6 +33,8 @@ pub struct StepPlan {
 pub struct BlockCopy {
     /// The sequence that owns `to` and is in the same plan.
     pub seq: SeqId,
+    /// The KV group of both blocks.
+    pub group: GroupId,
     /// Holds the positions.
     pub from: BlockId,
     /// Gets them, at the same offsets.
@@ -48,9 +52,14 @@ pub struct SeqPlan {
     pub first_position: u32,
     /// Its input tokens, a range of [`StepPlan::tokens`], never empty.
     pub tokens: Range<usize>,
-    /// Logical index at which `blocks` begins: the executor cuts its block table there and appends.
+    /// Logical index at which `blocks` begins: the executor cuts its block tables there and appends.
     pub blocks_from: u32,
-    /// The change of its block table, a range of [`StepPlan::blocks`]; may be empty.
+    /// The change of its block tables, a range of [`StepPlan::blocks`]; may be empty. With several groups it has one piece for each of them, in
+    /// order and equally long.
+    ///
+    /// In a group with a window, entries of which nothing is read are the null block, which no executor touches. Entries that come to lie
+    /// behind the window later are not sent again: an executor must not read blocks in front of
+    /// [`KvGroup::num_behind`](crate::KvGroup::num_behind), which may hold another sequence's KV by now.
     pub blocks: Range<usize>,
     /// Whether the last input token's logits are sampled.
     pub samples: bool,
@@ -65,6 +74,7 @@ impl StepPlan {
             step: StepId(0),
             seqs: Vec::new(),
             tokens: Vec::new(),
+            num_groups: 1,
             blocks: Vec::new(),
             copies: Vec::new(),
         }
@@ -76,6 +86,14 @@ impl StepPlan {
         self.tokens.clear();
         self.blocks.clear();
         self.copies.clear();
+    }
+
+    /// The change of a sequence's block table in one KV group: entries from `part.blocks_from` on. Empty for a group that the plan doesn't have.
+    pub fn blocks_of(&self, part: &SeqPlan, group: GroupId) -> &[BlockId] {
+        let pieces = self.blocks.get(part.blocks.clone()).unwrap_or_default();
+        let len = pieces.len() / self.num_groups.max(1) as usize;
+        let start = len * usize::from(group.0);
+        pieces.get(start..start + len).unwrap_or_default()
     }
 
     /// Input positions computed by this step.
@@ -104,14 +122,15 @@ impl fmt::Display for StepPlan {
         for copy in &self.copies {
             let BlockCopy {
                 seq,
+                group,
                 from,
                 to,
                 num_positions,
             } = copy;
             writeln!(
                 f,
-                "  copy {num_positions} from {} to {} for {}",
-                from.0, to.0, seq.0
+                "  copy {num_positions} from {} to {} in group {} for {}",
+                from.0, to.0, group.0, seq.0
             )?;
         }
         for part in &self.seqs {
@@ -128,8 +147,11 @@ impl fmt::Display for StepPlan {
                 }
             }
             write!(f, " blocks {}..", part.blocks_from)?;
-            for block in &self.blocks[part.blocks.clone()] {
-                write!(f, " {}", block.0)?;
+            for group in 0..self.num_groups {
+                f.write_str(if group > 0 { " |" } else { "" })?;
+                for block in self.blocks_of(part, GroupId(group as u8)) {
+                    write!(f, " {}", block.0)?;
+                }
             }
             writeln!(f)?;
         }

@@ -17,7 +17,7 @@ pub struct Policies {
     pub victim: Victim,
     /// For how long others may pass a sequence that doesn't fit; `None`: not at all (S10).
     pub ageing_bound: Option<Micros>,
-    /// Free blocks per running sequence that an admission must leave while a preempted sequence waits; 0 is off.
+    /// Free blocks per running sequence and KV group that an admission must leave while a preempted sequence waits; 0 is off.
     pub readmission_reserve: u32,
     /// Free blocks that any admission beside running sequences must leave (S13).
     pub watermark: u32,
@@ -80,7 +80,7 @@ impl Policies {
     }
 
     /// What a server runs with: small requests pass a large one for at most five seconds, and a preempted sequence resumes only beside one
-    /// free block for each running one.
+    /// free block of each KV group for each running one.
     pub fn serve() -> Self {
         Self {
             ageing_bound: Some(Micros(5_000_000)),

@@ -2,11 +2,11 @@
 
 use kvasir_cache_key::{BlockHash, CacheRoot, block_hash};
 
-use crate::block::{BlockRef, Content};
+use crate::block::{Content, Tables};
 use crate::event::FinishReason;
 use crate::ids::{GroupId, Micros, SeqId, StepId, TokenId};
 use crate::request::{Request, RequestOptions, StopConditions};
-use crate::scheduler::QueueKey;
+use crate::scheduler::{KvLayout, QueueKey};
 
 /// Which queue a sequence is in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,7 +25,7 @@ pub(crate) struct Sequence {
     pub(crate) id: SeqId,
     /// Prompt, then output.
     pub(crate) tokens: Vec<TokenId>,
-    pub(crate) blocks: Vec<BlockRef>,
+    pub(crate) tables: Tables,
     /// The last one of `tokens`: a decode needs no other, and here it costs no cache miss.
     pub(crate) last_token: TokenId,
     pub(crate) prompt_len: u32,
@@ -33,9 +33,9 @@ pub(crate) struct Sequence {
     pub(crate) num_pending: u32,
     /// Steps in flight that name it, and the newest of them.
     pub(crate) num_in_flight: u32,
-    /// Positions whose KV is in `blocks` once all steps in flight complete.
+    /// Positions whose KV is in `tables` once all steps in flight complete.
     pub(crate) num_computed: u32,
-    /// Positions whose KV is in `blocks` now.
+    /// Positions whose KV is in `tables` now, but for those that no window reaches any more.
     pub(crate) num_written: u32,
     /// Leading blocks that nobody writes to any more; with a prefix cache they can be found by others.
     pub(crate) num_published: u32,
@@ -66,6 +66,7 @@ impl Sequence {
         request: Request,
         options: RequestOptions,
         max_tokens: u32,
+        num_groups: usize,
     ) -> Self {
         let Request {
             prompt,
@@ -94,7 +95,7 @@ impl Sequence {
             last_step: StepId(0),
             num_computed: 0,
             num_written: 0,
-            blocks: Vec::new(),
+            tables: Tables::new(num_groups),
             num_published: 0,
             num_preemptions: 0,
             root: cache_root,
@@ -123,11 +124,13 @@ impl Sequence {
     }
 
     /// Room for all it may become, so that a step allocates nothing for it.
-    pub(crate) fn reserve(&mut self, block_size: u32) {
+    pub(crate) fn reserve(&mut self, layout: &KvLayout) {
         let len = self.prompt_len + self.stop.max_tokens;
-        let num_blocks = len.div_ceil(block_size) as usize;
+        let num_blocks = len.div_ceil(layout.block_size()) as usize;
         self.tokens.reserve_exact(len as usize - self.tokens.len());
-        self.blocks.reserve_exact(num_blocks - self.blocks.len());
+        for (at, &group) in layout.groups().iter().enumerate() {
+            self.tables.reserve(at, layout.max_held_in(group, len));
+        }
         self.hashes
             .reserve_exact(num_blocks.saturating_sub(self.hashes.len()));
     }
@@ -138,11 +141,20 @@ impl Sequence {
         self.hashes[index as usize]
     }
 
-    /// Its full block `index`, which has been hashed.
-    pub(crate) fn content(&self, index: u32, block_size: u32) -> Content<'_> {
+    /// Lets empty tables begin with null blocks where nothing is read from position `next` on.
+    pub(crate) fn skip_to(&mut self, next: u32, layout: &KvLayout) {
+        for &(at, group) in layout.windows() {
+            self.tables
+                .get_mut(at)
+                .skip(group.num_behind(next, layout.block_size()));
+        }
+    }
+
+    /// What a table's entry `index` holds: a full block, which has been hashed.
+    pub(crate) fn content(&self, group: usize, index: u32, block_size: u32) -> Content<'_> {
         let (at, size) = (index as usize, block_size as usize);
         Content {
-            group: GroupId(0),
+            group: GroupId(group as u8),
             hash: self.hashes[at],
             parent: at.checked_sub(1).map(|before| self.hashes[before]),
             index,

@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    BlockEventDetail, BlockEvents, Micros, Policies, Request, Scheduler, SchedulerConfig, StepOutcome,
-    StepPlan, StopConditions,
+    BlockEventDetail, BlockEvents, KvGroup, Micros, Policies, Request, Scheduler, SchedulerConfig,
+    StepOutcome, StepPlan, StopConditions,
 };
 
 thread_local! {
@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 const NUM_SEQS: u32 = 64;
 
-fn scheduler(max_in_flight: u32, block_events: BlockEventDetail) -> Scheduler {
+fn scheduler(max_in_flight: u32, block_events: BlockEventDetail, groups: &[KvGroup]) -> Scheduler {
     let config = SchedulerConfig {
         max_num_batched_tokens: 4096,
         max_num_seqs: NUM_SEQS,
@@ -45,6 +45,7 @@ fn scheduler(max_in_flight: u32, block_events: BlockEventDetail) -> Scheduler {
         max_model_len: 4096,
         block_size: 16,
         num_blocks: 20_000,
+        groups: groups.to_vec(),
         enable_prefix_caching: true,
         long_prefill_token_threshold: 0,
         max_num_queued_reqs: 1000,
@@ -75,8 +76,8 @@ fn scheduler(max_in_flight: u32, block_events: BlockEventDetail) -> Scheduler {
 }
 
 /// Allocations of the second half of 600 steps.
-fn allocations(max_in_flight: u32, block_events: BlockEventDetail) -> u64 {
-    let mut scheduler = scheduler(max_in_flight, block_events);
+fn allocations(max_in_flight: u32, block_events: BlockEventDetail, groups: &[KvGroup]) -> u64 {
+    let mut scheduler = scheduler(max_in_flight, block_events, groups);
     let mut taken = BlockEvents::new();
     let mut plans: Vec<_> = (0..max_in_flight).map(|_| StepPlan::new()).collect();
     let (mut outcome, mut events) = (StepOutcome::default(), Vec::with_capacity(10_000));
@@ -109,12 +110,21 @@ fn allocations(max_in_flight: u32, block_events: BlockEventDetail) -> u64 {
 #[test]
 fn a_step_in_steady_state_allocates_nothing() {
     for max_in_flight in [1, 2] {
-        let allocated = allocations(max_in_flight, BlockEventDetail::Off);
+        let allocated = allocations(max_in_flight, BlockEventDetail::Off, &[KvGroup::Full]);
         assert_eq!(allocated, 0, "{max_in_flight} steps in flight");
     }
 }
 
 #[test]
 fn block_events_with_tokens_allocate_nothing_in_steady_state() {
-    assert_eq!(allocations(1, BlockEventDetail::Tokens), 0);
+    assert_eq!(allocations(1, BlockEventDetail::Tokens, &[KvGroup::Full]), 0);
+}
+
+#[test]
+fn a_step_with_several_kv_groups_allocates_nothing_in_steady_state() {
+    let groups = [KvGroup::Full, KvGroup::Window { positions: 100 }];
+    for max_in_flight in [1, 2] {
+        let allocated = allocations(max_in_flight, BlockEventDetail::Off, &groups);
+        assert_eq!(allocated, 0, "{max_in_flight} steps in flight");
+    }
 }

@@ -34,6 +34,12 @@ pub(crate) fn validate(
         step: plan.step,
         reason,
     };
+    if plan.num_groups != 1 {
+        return Err(invalid(format!(
+            "it has block tables for {} KV groups, this executor has one",
+            plan.num_groups
+        )));
+    }
     if !plan.copies.is_empty() {
         return Err(invalid(
             "it copies blocks, which this executor doesn't".to_owned(),

@@ -14,7 +14,7 @@ use kvasir_backend::KvDType;
 use kvasir_backend_cpu::{CpuBackend, CpuOptions};
 use kvasir_client::types::ModelInfo;
 use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig, SchedulerCompat, SchedulingPolicy};
-use kvasir_engine_core::{Order, Policies, SchedulerConfig};
+use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig};
 use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
 use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
 use kvasir_weights::Checkpoint;
@@ -180,6 +180,8 @@ fn scheduler(engine: &EngineConfig, sizes: &Sizes) -> SchedulerConfig {
         max_model_len: sizes.max_model_len,
         block_size: engine.block_size.value.get(),
         num_blocks: sizes.num_blocks,
+        // The executor keeps the KV of all layers together, behind a window too.
+        groups: vec![KvGroup::Full],
         enable_prefix_caching: engine.enable_prefix_caching.value,
         long_prefill_token_threshold: engine.long_prefill_token_threshold.value,
         max_num_queued_reqs: engine.max_num_queued_reqs.value,

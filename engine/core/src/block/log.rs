@@ -82,6 +82,15 @@ pub(crate) struct Content<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
+impl Content<'_> {
+    pub(super) fn key(&self) -> CachedBlock {
+        CachedBlock {
+            group: self.group,
+            hash: self.hash,
+        }
+    }
+}
+
 impl BlockEvents {
     /// Buffers without events.
     pub fn new() -> Self {

@@ -7,7 +7,8 @@
 
 use kvasir_cache_key::BlockHash;
 
-use crate::ids::BlockId;
+use super::log::CachedBlock;
+use crate::ids::{BlockId, GroupId};
 
 /// Ends a chain. Not zero: a table of zeros would be given by the system page by page as steps first touch it, which makes them a
 /// hundred times longer; this one is there before the first step.
@@ -28,7 +29,7 @@ pub(super) struct PrefixIndex {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    hash: BlockHash,
+    content: CachedBlock,
     is_listed: bool,
     /// Whether it has held its content for longest and is in the bucket's chain.
     is_first: bool,
@@ -43,7 +44,10 @@ struct Entry {
 }
 
 const UNLISTED: Entry = Entry {
-    hash: BlockHash([0; 32]),
+    content: CachedBlock {
+        group: GroupId(0),
+        hash: BlockHash([0; 32]),
+    },
     is_listed: false,
     is_first: false,
     place: NONE,
@@ -68,11 +72,11 @@ impl PrefixIndex {
     }
 
     /// The block that has held this content for longest.
-    pub(super) fn find(&self, hash: &BlockHash) -> Option<BlockId> {
-        let mut at = self.buckets[self.bucket(hash)];
+    pub(super) fn find(&self, content: &CachedBlock) -> Option<BlockId> {
+        let mut at = self.buckets[self.bucket(content)];
         while at != NONE {
             let entry = &self.entries[at as usize];
-            if entry.hash == *hash {
+            if entry.content == *content {
                 return Some(BlockId(at));
             }
             at = entry.chain_next;
@@ -81,33 +85,33 @@ impl PrefixIndex {
     }
 
     /// The content under which a block can be found.
-    pub(super) fn hash_of(&self, id: BlockId) -> Option<BlockHash> {
+    pub(super) fn content_of(&self, id: BlockId) -> Option<CachedBlock> {
         let entry = &self.entries[id.0 as usize];
-        entry.is_listed.then_some(entry.hash)
+        entry.is_listed.then_some(entry.content)
     }
 
     /// A block's content and the block with the same content that is found before it.
     #[cfg(feature = "model")]
-    pub(super) fn state_of(&self, id: BlockId) -> Option<(BlockHash, u32)> {
+    pub(super) fn state_of(&self, id: BlockId) -> Option<(CachedBlock, u32)> {
         let entry = &self.entries[id.0 as usize];
-        entry.is_listed.then_some((entry.hash, entry.twin_prev))
+        entry.is_listed.then_some((entry.content, entry.twin_prev))
     }
 
     /// Makes a block findable, and says whether nobody held this content before. The block must not be in the index.
-    pub(super) fn insert(&mut self, hash: BlockHash, id: BlockId) -> bool {
+    pub(super) fn insert(&mut self, content: CachedBlock, id: BlockId) -> bool {
         let mut entry = Entry {
-            hash,
+            content,
             is_listed: true,
             ..UNLISTED
         };
         self.num_entries += 1;
-        let first = self.find(&hash);
+        let first = self.find(&content);
         if let Some(first) = first {
             let last = std::mem::replace(&mut self.entries[first.0 as usize].twin_prev, id.0);
             entry.twin_prev = if last == NONE { first.0 } else { last };
             self.entries[entry.twin_prev as usize].twin_next = id.0;
         } else {
-            let bucket = self.bucket(&hash);
+            let bucket = self.bucket(&content);
             entry.is_first = true;
             entry.place = self.firsts.len() as u32;
             self.firsts.push(id.0);
@@ -118,7 +122,7 @@ impl PrefixIndex {
     }
 
     /// Takes a block out, if it is in the index. Gives its content if no other block holds it.
-    pub(super) fn remove(&mut self, id: BlockId) -> Option<BlockHash> {
+    pub(super) fn remove(&mut self, id: BlockId) -> Option<CachedBlock> {
         let entry = std::mem::replace(&mut self.entries[id.0 as usize], UNLISTED);
         if !entry.is_listed {
             return None;
@@ -144,8 +148,8 @@ impl PrefixIndex {
             };
             entry.twin_next
         };
-        self.relink(&entry.hash, id.0, heir);
-        (entry.twin_next == NONE).then_some(entry.hash)
+        self.relink(&entry.content, id.0, heir);
+        (entry.twin_next == NONE).then_some(entry.content)
     }
 
     /// The last one takes the empty place.
@@ -160,7 +164,7 @@ impl PrefixIndex {
         self.entries[twin.twin_prev as usize].twin_next = twin.twin_next;
         if twin.twin_next != NONE {
             self.entries[twin.twin_next as usize].twin_prev = twin.twin_prev;
-        } else if let Some(first) = self.find(&twin.hash) {
+        } else if let Some(first) = self.find(&twin.content) {
             // It was the last one, which the first one knows.
             let is_alone = twin.twin_prev == first.0;
             self.entries[first.0 as usize].twin_prev = if is_alone { NONE } else { twin.twin_prev };
@@ -176,25 +180,27 @@ impl PrefixIndex {
     }
 
     /// Every content once.
-    pub(super) fn contents(&self) -> impl ExactSizeIterator<Item = BlockHash> {
-        self.firsts.iter().map(|&first| self.entries[first as usize].hash)
+    pub(super) fn contents(&self) -> impl ExactSizeIterator<Item = CachedBlock> {
+        self.firsts
+            .iter()
+            .map(|&first| self.entries[first as usize].content)
     }
 
     /// Every entry, of equal contents in the order in which they came; a broken chain ends after as many as there are blocks.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&BlockHash, BlockId)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&CachedBlock, BlockId)> {
         let limit = self.entries.len();
         let link = |at: u32| Some(at).filter(|&at| at != NONE);
         self.firsts.iter().flat_map(move |&first| {
-            let hash = &self.entries[first as usize].hash;
+            let content = &self.entries[first as usize].content;
             std::iter::successors(link(first), move |&at| link(self.entries[at as usize].twin_next))
                 .take(limit)
-                .map(move |at| (hash, BlockId(at)))
+                .map(move |at| (content, BlockId(at)))
         })
     }
 
     /// Makes whatever points to `from` in the chain of this content point to `to`.
-    fn relink(&mut self, hash: &BlockHash, from: u32, to: u32) {
-        let bucket = self.bucket(hash);
+    fn relink(&mut self, content: &CachedBlock, from: u32, to: u32) {
+        let bucket = self.bucket(content);
         let mut at = self.buckets[bucket];
         if at == from {
             self.buckets[bucket] = to;
@@ -211,8 +217,10 @@ impl PrefixIndex {
         debug_assert!(false, "block {from} is not in the chain of its content");
     }
 
-    fn bucket(&self, hash: &BlockHash) -> usize {
-        let [a, b, c, d, ..] = hash.0;
-        u32::from_le_bytes([a, b, c, d]) as usize & (self.buckets.len() - 1)
+    fn bucket(&self, content: &CachedBlock) -> usize {
+        let [a, b, c, d, ..] = content.hash.0;
+        // Another bucket for each group's block of the same tokens.
+        let group = u32::from(content.group.0).wrapping_mul(0x9E37_79B9);
+        (u32::from_le_bytes([a, b, c, d]) ^ group) as usize & (self.buckets.len() - 1)
     }
 }

@@ -5,11 +5,18 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::free_list::FreeList;
-use super::{BlockPool, BlockRef, Content};
+use super::{BlockPool, BlockRef, CachedBlock, Content};
 use crate::ids::{BlockId, GroupId};
 
 fn hash(content: u8) -> BlockHash {
     BlockHash([content; 32])
+}
+
+fn key(content: u8) -> CachedBlock {
+    CachedBlock {
+        group: GroupId(0),
+        hash: hash(content),
+    }
 }
 
 fn free(pool: &BlockPool) -> Vec<u32> {
@@ -38,7 +45,7 @@ fn publish(pool: &mut BlockPool, block: &BlockRef, content: u8) {
 }
 
 fn share(pool: &mut BlockPool, content: u8) -> BlockRef {
-    let cached = pool.find(&hash(content)).expect("the content is cached");
+    let cached = pool.find(&key(content)).expect("the content is cached");
     pool.share(cached)
 }
 
@@ -85,14 +92,14 @@ fn the_ownership_drill_frees_90_73_12_in_this_order() {
     assert_eq!(pool.num_refs(BlockId(12)), 1);
     assert_eq!(free(&pool), [41]);
     assert!(
-        pool.find(&hash(b'B')).is_some(),
+        pool.find(&key(b'B')).is_some(),
         "being free doesn't erase content"
     );
 
     let r2 = allocate(&mut pool, 1);
     assert_eq!(ids(&r2), [41]);
     assert_eq!(
-        pool.find(&hash(b'B')),
+        pool.find(&key(b'B')),
         None,
         "the content is forgotten before the slot is overwritten"
     );
@@ -136,7 +143,7 @@ fn looking_for_content_leaves_the_order_of_eviction_alone() {
     publish(&mut pool, &table[1], 2);
     pool.release_all(&mut table);
     let before = free(&pool);
-    assert!(pool.find(&hash(2)).is_some_and(|cached| cached.is_free));
+    assert!(pool.find(&key(2)).is_some_and(|cached| cached.is_free));
     assert_eq!(free(&pool), before);
 }
 
@@ -150,6 +157,33 @@ fn a_shared_block_stays_until_the_last_handle_is_released() {
     assert_eq!(pool.num_free(), 0);
     pool.release(second);
     assert_eq!(free(&pool), [1]);
+}
+
+#[test]
+fn a_block_of_another_group_is_never_found_though_it_holds_the_same_tokens() {
+    let mut pool = BlockPool::new(4);
+    let table = allocate(&mut pool, 2);
+    let contents = [0, 1].map(|group| CachedBlock {
+        group: GroupId(group),
+        hash: hash(7),
+    });
+    publish(&mut pool, &table[0], 7);
+    assert!(pool.find(&contents[0]).is_some());
+    assert_eq!(pool.find(&contents[1]), None);
+    let second = Content {
+        group: GroupId(1),
+        hash: hash(7),
+        parent: None,
+        index: 0,
+        tokens: &[],
+    };
+    pool.publish(&table[1], &second);
+    let found = contents.map(|content| pool.find(&content).map(|cached| pool.share(cached)));
+    let [Some(first), Some(second)] = found else {
+        panic!("both are cached")
+    };
+    assert_eq!(ids(&[first, second]), [1, 2]);
+    assert_eq!(pool.cached().collect::<Vec<_>>(), contents);
 }
 
 #[test]
@@ -186,10 +220,10 @@ fn reset_is_refused_while_a_block_is_held_and_forgets_everything_otherwise() {
     let mut table = allocate(&mut pool, 1);
     publish(&mut pool, &table[0], 1);
     assert!(!pool.reset());
-    assert!(pool.find(&hash(1)).is_some());
+    assert!(pool.find(&key(1)).is_some());
     pool.release_all(&mut table);
     assert!(pool.reset());
-    assert_eq!(pool.find(&hash(1)), None);
+    assert_eq!(pool.find(&key(1)), None);
     check(&pool, &[]);
 }
 
@@ -214,7 +248,7 @@ fn a_leaving_block_that_is_shared_again_is_no_longer_free() {
     let mut table = allocate(&mut pool, 3);
     publish(&mut pool, &table[0], 1);
     pool.release_all(&mut table);
-    assert!(pool.find(&hash(1)).is_some_and(|cached| cached.is_free));
+    assert!(pool.find(&key(1)).is_some_and(|cached| cached.is_free));
     let shared = [share(&mut pool, 1)];
     assert_eq!(pool.num_free(), 2);
     check(&pool, &[&shared]);
@@ -397,7 +431,7 @@ fn run(num_blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
             }
             Action::Share(content) => {
                 let holders = model.holders(content);
-                let found = pool.find(&hash(content));
+                let found = pool.find(&key(content));
                 prop_assert_eq!(found.is_some(), !holders.is_empty());
                 if let Some(cached) = found {
                     let is_free = cached.is_free;

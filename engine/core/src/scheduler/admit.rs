@@ -9,7 +9,6 @@ use super::ageing::MAX_PASSED;
 use super::step::Pass;
 use crate::arena::Slot;
 use crate::event::Event;
-use crate::ids::{BlockId, SeqId};
 use crate::sequence::Phase;
 
 /// What came of an attempt to start a sequence.
@@ -22,19 +21,15 @@ enum Verdict {
     Blocked(u32),
 }
 
-/// What a sequence can start behind. The blocks themselves are in [`Scheduler::hits`] or in the table of the leader.
+/// What a sequence can start behind. The blocks themselves are in [`Scheduler::hits`] or in the tables of the leader.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prefix {
     /// Whole blocks that are shared.
     pub(super) num_blocks: u32,
-    /// Those of them that nobody holds: sharing them uses up free blocks.
-    pub(super) num_free: u32,
-    /// Positions that are already computed: of the shared blocks, and of the copied one.
+    /// Positions that are already computed: of the shared blocks, and of the one that is copied, if they end within a block.
     pub(super) num_tokens: u32,
-    /// The sequence of the same group that holds the blocks, if they don't come from the cache.
+    /// The sequence of the same request that holds the blocks, if they don't come from the cache.
     pub(super) leader: Option<Slot>,
-    /// The leader's block of which a part is copied, with the leader.
-    pub(super) copy: Option<(Slot, SeqId, BlockId)>,
 }
 
 impl Scheduler {
@@ -58,7 +53,7 @@ impl Scheduler {
                 Verdict::Started if num_passed == 0 => self.head(),
                 Verdict::Started | Verdict::Skipped => self.waiting.after(key),
                 Verdict::Blocked(num_blocks) => {
-                    if num_blocks <= self.pool.num_free() + self.num_parked() {
+                    if num_blocks <= self.pool.num_free() + self.num_due() {
                         // The steps in flight hold what it needs; nobody may take it meanwhile.
                         return;
                     }
@@ -95,9 +90,9 @@ impl Scheduler {
         if seq.num_pending > 0 || free == 0 {
             return Verdict::Blocked(reserve.saturating_add(1));
         }
-        let num_blocks = seq.num_tokens().div_ceil(self.config.block_size);
+        let num_tokens = seq.num_tokens();
         let prefix = self.find_prefix(slot);
-        let needed = (num_blocks - prefix.num_blocks + prefix.num_free).saturating_add(reserve);
+        let needed = self.num_needed(num_tokens, &prefix).saturating_add(reserve);
         if needed > free {
             return Verdict::Blocked(needed);
         }
@@ -106,21 +101,20 @@ impl Scheduler {
     }
 
     fn start(&mut self, slot: Slot, prefix: Prefix, pass: &mut Pass<'_>) {
-        let block_size = self.config.block_size;
         let seq = &mut self.seqs[slot];
         self.waiting.remove(seq);
-        seq.reserve(block_size);
+        seq.reserve(&self.layout);
         if let Some(leader) = prefix.leader {
-            self.share_with_leader(slot, leader, prefix.num_blocks);
+            self.share_with_leader(slot, leader, &prefix);
         } else {
-            let hits = self.hits.drain(..);
-            seq.blocks.extend(hits.map(|cached| self.pool.share(cached)));
+            self.take_hits(slot, prefix.num_tokens);
         }
         let seq = &mut self.seqs[slot];
         let num_tokens = pass.chunk(seq, prefix.num_tokens);
-        let needed = (prefix.num_tokens + num_tokens).div_ceil(block_size) - prefix.num_blocks;
+        let end = prefix.num_tokens + num_tokens;
+        let num_blocks = end.div_ceil(self.config.block_size) - prefix.num_blocks;
         self.pool.log().act_for(seq.id);
-        let allocated = self.pool.allocate(needed, &mut seq.blocks);
+        let allocated = seq.tables.grow(num_blocks, &mut self.pool);
         debug_assert!(
             allocated,
             "a chunk needs no more than the whole sequence, which fits"
@@ -143,32 +137,18 @@ impl Scheduler {
             resumed,
         });
         pass.push(seq, slot, num_tokens, 0);
-        pass.copy_from(prefix.copy);
         self.shares.charge(&seq.options, num_tokens);
+        if let Some(leader) = prefix.leader {
+            self.copy_from_leader(slot, leader, &prefix, pass);
+        }
     }
 
-    /// The longest run of known blocks that leaves at least one token to compute: the cache holds KV, not the logits to sample from.
+    /// What is known of a sequence, from the leader of its request or from the cache.
     fn find_prefix(&mut self, slot: Slot) -> Prefix {
         self.hits.clear();
-        if let Some(prefix) = self.find_group_prefix(slot) {
-            return prefix;
+        match self.find_group_prefix(slot) {
+            Some(prefix) => prefix,
+            None => self.find_cached(slot),
         }
-        let seq = &mut self.seqs[slot];
-        let mut prefix = Prefix::default();
-        if !self.config.enable_prefix_caching || !seq.reads_prefix_cache {
-            return prefix;
-        }
-        let max_blocks = (seq.num_tokens() - 1) / self.config.block_size;
-        while prefix.num_blocks < max_blocks {
-            let hash = seq.block_hash(prefix.num_blocks, self.config.block_size);
-            let Some(cached) = self.pool.find(&hash) else {
-                break;
-            };
-            prefix.num_blocks += 1;
-            prefix.num_free += u32::from(cached.is_free);
-            self.hits.push(cached);
-        }
-        prefix.num_tokens = prefix.num_blocks * self.config.block_size;
-        prefix
     }
 }

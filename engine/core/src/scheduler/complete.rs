@@ -1,7 +1,7 @@
 //! The end of a step: what it wrote becomes findable, what it sampled becomes output.
 
-use super::Scheduler;
 use super::step::{Step, Work};
+use super::{KvLayout, Scheduler};
 use crate::block::BlockPool;
 use crate::event::{Event, FinishReason};
 use crate::ids::{SeqId, StepId, TokenId};
@@ -106,7 +106,7 @@ impl Scheduler {
 
     /// A step no longer touches the blocks of a sequence, nor of the one that it copied from.
     fn leave_step(&mut self, work: &Work) {
-        let leader = work.copy.and_then(|(slot, id, _)| self.seqs.find(slot, id));
+        let leader = work.copy.and_then(|(slot, id)| self.seqs.find(slot, id));
         if let Some(leader) = leader {
             leader.num_in_flight -= 1;
         }
@@ -135,6 +135,7 @@ impl Scheduler {
                     self.config.enable_prefix_caching,
                 );
             }
+            drop_behind_windows(seq, &mut self.pool, &self.layout);
         }
         let Some(token) = token else { return };
         self.counters.num_generation_tokens += 1;
@@ -148,6 +149,7 @@ impl Scheduler {
     fn retire(&mut self, step: &mut Step) {
         self.pool.release_all(&mut step.parked);
         step.work.clear();
+        step.copies.clear();
         self.spare.push(std::mem::take(step));
     }
 }
@@ -159,10 +161,23 @@ fn seal_full_blocks(seq: &mut Sequence, pool: &mut BlockPool, block_size: u32, i
         pool.log().act_for(seq.id);
         for index in seq.num_published..num_full {
             seq.hash_up_to(index, block_size);
-            pool.publish(&seq.blocks[index as usize], &seq.content(index, block_size));
+            for (group, table) in seq.tables.iter().enumerate() {
+                if let Some(block) = table.get(index) {
+                    pool.publish(block, &seq.content(group, index, block_size));
+                }
+            }
         }
     }
     seq.num_published = num_full;
+}
+
+/// Gives back what no position from the next one on reads. Steps in flight begin there or later, so they don't read it either, and nothing has to
+/// be parked.
+fn drop_behind_windows(seq: &mut Sequence, pool: &mut BlockPool, layout: &KvLayout) {
+    for &(at, group) in layout.windows() {
+        let num_behind = group.num_behind(seq.num_written, layout.block_size());
+        seq.tables.get_mut(at).drop_before(num_behind, pool);
+    }
 }
 
 fn verify(step: &Step, outcome: &StepOutcome) -> Result<(), CompleteError> {

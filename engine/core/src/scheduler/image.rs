@@ -26,6 +26,11 @@ impl Scheduler {
         self.next_seq = image.next_seq;
         self.next_step = image.next_step;
         self.now = image.now;
-        self.pool.restore(&image.free, &image.content)
+        let num_groups = self.config.groups.len();
+        let is_ours = image
+            .content
+            .iter()
+            .all(|(content, _)| usize::from(content.group.0) < num_groups);
+        is_ours && self.pool.restore(&image.free, &image.content)
     }
 }

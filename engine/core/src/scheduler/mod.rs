@@ -30,10 +30,25 @@
 //! vLLM queues a request that is larger than the pool, and it blocks all that follow it (vllm#39734, vllm#35541). Here [`Scheduler::submit`]
 //! refuses a prompt that the pool can't hold and says what it can. A sequence whose *output* outgrows the pool is no reason to refuse it:
 //! its `max_tokens` is clipped so that it ends with [`FinishReason::Length`](crate::FinishReason::Length) when it has filled the pool. The last token of a sequence is sampled but
-//! never computed, so a pool of `u` usable blocks holds sequences of `u * block_size + 1` tokens. The clip depends on the configuration alone,
+//! never computed, so a pool of `u` usable blocks holds sequences of `u * block_size + 1` tokens, if all layers attend to everything
+//! (`layout.rs` has the general case). The clip depends on the configuration alone,
 //! so a sequence gives the same output whether it ran alone or not. It follows that the first sequence of the running set always gets its
 //! blocks, by preempting the others if need be, and that the first of the queue is admitted when nothing runs: every
 //! step makes progress, and every sequence ends within `max_tokens`.
+//!
+//! # KV groups
+//!
+//! Layers that attend to a window need less than those that attend to everything, so a model's layers are divided into [`KvGroup`]s. Each has a
+//! block table per sequence; all draw from one pool and are granted blocks together or not at all. A block holds `block_size` tokens of one
+//! group, and groups are taken to be equally large (in bytes per token): whoever divides the layers sees to that. In a group with a window:
+//!
+//! - Blocks that lie wholly behind the window of the next position are free when the step that passed them completes (`complete.rs`), and the
+//!   null block takes their place. Steps in flight begin behind them, so nothing is parked; their content can still be found.
+//! - A cached prefix needs only the blocks that the window reaches from its end. The hit is the longest one that serves every group (`lookup.rs`).
+//! - A sequence needs at most the blocks that one step touches, however long it is: that is what admission and the limit at submit count
+//!   (`layout.rs`).
+//!
+//! With one group of full attention nothing of this shows.
 //!
 //! # Invariants
 //!
@@ -44,7 +59,8 @@
 //! 3. Every findable or shared block is full, complete, holds what its hash says, and is written by nobody.
 //! 4. A block that is still written belongs to one sequence and can't be found.
 //! 5. A sequence is in exactly one queue; waiting ones hold no blocks; at most `max_num_active_seqs` run.
-//! 6. A block table covers exactly the computed positions: no position is planned without a block behind it.
+//! 6. Every block table covers exactly the computed positions, but for those behind its group's window, which have the null block: no position is
+//!    planned without a block behind it in every group.
 //! 7. A step has at most `max_num_batched_tokens` positions and `max_num_seqs` sequences.
 //! 8. No position is read before it is written (`laws.rs`: an executor that remembers what each slot holds).
 //! 9. `schedule` returns false only when a step is in flight or every sequence is deferred (`laws.rs`).
@@ -57,7 +73,7 @@
 //! [`PENDING_TOKEN`](crate::PENDING_TOKEN) where the input is a token that an earlier step is still sampling, and a sequence that turns out to have ended
 //! has a part in the next step that is dropped. Two rules make that safe. Blocks that a step in flight touches are *parked* in the newest such
 //! step when their sequence ends or is preempted, and are free when it completes (`preempt.rs`). And a sequence that needs blocks which are
-//! parked waits for them instead of preempting others for nothing (`running.rs`). What a step samples for a sequence preempted meanwhile
+//! parked, or are about to lie behind a window, waits for them instead of preempting others for nothing (`running.rs`). What a step samples for a sequence preempted meanwhile
 //! is its next token all the same. So a sequence's tokens are those of a run with one step at a time, and no token is lost or sent twice
 //! (vllm#47900, vllm#48245).
 //!
@@ -77,9 +93,8 @@
 //!
 //! # What it doesn't do
 //!
-//! It knows no text, no logits, no devices and no time of its own. All layers are taken to need the same blocks: a model that mixes full
-//! attention with windows is served, but the blocks behind a window are kept. A step that fails ends its sequences; retrying is the caller's
-//! business.
+//! It knows no text, no logits, no devices and no time of its own. It doesn't divide layers into groups: an executor that keeps all layers' KV
+//! in one group is served with one. A step that fails ends its sequences; retrying is the caller's business.
 //!
 //! # Differences from vLLM
 //!
@@ -87,6 +102,7 @@
 //! - A group of sequences is queued whole or not at all; the queue's limits count sequences and their prompt tokens.
 //! - A stop token doesn't end a sequence before `min_tokens`, even if a sampler without a mask gives one.
 //! - Cached content becomes findable when its step completes; vLLM lets a later request of the same step share it.
+//! - Blocks behind a window are free when their step completes; vLLM frees them when the sequence is next scheduled.
 //! - A step in which the only sequence that could run had to give way itself is not empty: the next one is planned in its place.
 //! - Events about blocks tell of contents, not of copies: stored with the first block, removed with the last one.
 //!
@@ -102,6 +118,8 @@ mod complete;
 mod deadline;
 mod group;
 mod image;
+mod layout;
+mod lookup;
 mod preempt;
 mod queue;
 mod reserve;
@@ -116,20 +134,24 @@ mod victim;
 use std::collections::{BTreeSet, VecDeque};
 
 pub use complete::CompleteError;
+pub(crate) use layout::KvLayout;
 pub(crate) use queue::QueueKey;
 pub use stats::Stats;
 pub(crate) use step::Step;
 pub use submit::Reject;
 
 use crate::arena::{Arena, Slot};
-use crate::block::{BlockEventDetail, BlockEvents, BlockPool, Cached, CachedBlock};
+use crate::block::{BlockEventDetail, BlockEvents, BlockPool, CachedBlock};
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::event::Event;
 use crate::ids::{Micros, SeqId};
+#[cfg(doc)]
+use crate::kv_group::KvGroup;
 use crate::plan::StepPlan;
 use crate::policy::Policies;
 use crate::trace::{Input, Recorder};
 use adapters::Adapters;
+use lookup::Hits;
 use queue::WaitingQueue;
 use shares::Shares;
 use stats::Counters;
@@ -141,6 +163,7 @@ use step::Pass;
 pub struct Scheduler {
     pub(crate) config: SchedulerConfig,
     pub(crate) policies: Policies,
+    pub(crate) layout: KvLayout,
     pub(crate) pool: BlockPool,
     /// Every sequence that hasn't ended.
     pub(crate) seqs: Arena,
@@ -155,8 +178,7 @@ pub struct Scheduler {
     pub(crate) in_flight: VecDeque<Step>,
     /// Buffers of retired steps.
     spare: Vec<Step>,
-    /// The cached blocks that the sequence under consideration can start behind.
-    hits: Vec<Cached>,
+    hits: Hits,
     next_seq: u64,
     next_step: u64,
     pub(crate) now: Micros,
@@ -184,6 +206,7 @@ impl Scheduler {
         let mut pool = BlockPool::new(config.num_blocks);
         pool.log().set_detail(policies.block_events);
         Ok(Self {
+            layout: KvLayout::new(&config, &policies),
             pool,
             seqs: Arena::default(),
             running: Vec::with_capacity(config.max_num_active_seqs as usize),
@@ -193,7 +216,7 @@ impl Scheduler {
             deadlines: BTreeSet::new(),
             in_flight: VecDeque::with_capacity(max_in_flight),
             spare: Vec::with_capacity(max_in_flight),
-            hits: Vec::new(),
+            hits: Hits::default(),
             next_seq: 0,
             next_step: 0,
             now: Micros(0),

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use super::Scheduler;
-use super::step::{Pass, Step};
-use crate::block::BlockPool;
+use super::step::{Pass, Step, Work};
+use crate::block::{BlockPool, BlockRef};
 use crate::event::Event;
 use crate::sequence::{Phase, Sequence};
 
@@ -31,7 +31,7 @@ impl Scheduler {
             if num_blocks <= free {
                 return Room::Made(index);
             }
-            if num_blocks <= free + self.num_parked() {
+            if num_blocks <= free + self.num_due() {
                 pass.waits_for_blocks = true;
                 return Room::Later;
             }
@@ -65,10 +65,29 @@ impl Scheduler {
         pass.events.push(Event::Preempted { seq: seq.id });
     }
 
-    /// Blocks that nobody will hold when the steps in flight complete. Only asked when blocks run out.
-    pub(super) fn num_parked(&self) -> u32 {
+    /// Blocks that nobody will hold when the steps in flight complete: those that are parked, and those that will lie behind a window. Only
+    /// asked when blocks run out.
+    pub(super) fn num_due(&self) -> u32 {
         let parked = self.in_flight.iter().flat_map(|step| &step.parked);
-        parked.filter(|block| self.pool.num_refs(block.id()) == 1).count() as u32
+        let works = self.in_flight.iter().flat_map(|step| &step.work);
+        let held_once = |block: &&BlockRef| self.pool.num_refs(block.id()) == 1;
+        let behind = works.flat_map(|work| self.blocks_left_behind(work));
+        parked.filter(held_once).count() as u32 + behind.filter(held_once).count() as u32
+    }
+
+    /// The blocks that leave every window when a piece of work completes.
+    fn blocks_left_behind(&self, work: &Work) -> impl Iterator<Item = &BlockRef> {
+        let windows = self.layout.windows();
+        let seq = self.seqs.get(work.slot, work.seq).filter(|_| !windows.is_empty());
+        let seq = seq.filter(|seq| seq.num_preemptions == work.num_preemptions);
+        let (before, after) = (work.first, work.first + work.num_tokens);
+        let block_size = self.config.block_size;
+        seq.into_iter().flat_map(move |seq| {
+            windows.iter().flat_map(move |&(at, group)| {
+                let left = group.num_behind(before, block_size)..group.num_behind(after, block_size);
+                left.filter_map(move |index| seq.tables.get(at).get(index))
+            })
+        })
     }
 }
 
@@ -77,7 +96,7 @@ pub(super) fn give_back(seq: &mut Sequence, pool: &mut BlockPool, in_flight: &mu
     let oldest = in_flight.front().map_or(0, |step| step.id.0);
     let newest = (seq.last_step.0.saturating_sub(oldest)) as usize;
     match in_flight.get_mut(newest).filter(|_| seq.num_in_flight > 0) {
-        Some(step) => step.parked.append(&mut seq.blocks),
-        None => pool.release_all(&mut seq.blocks),
+        Some(step) => seq.tables.park(&mut step.parked),
+        None => seq.tables.release(pool),
     }
 }

@@ -1,7 +1,7 @@
 //! Free blocks that an admission must leave.
 //!
 //! Laws. While a preempted sequence waits, nobody starts beside running sequences unless
-//! [`readmission_reserve`](crate::Policies::readmission_reserve) blocks stay free for each of them: what preempted it once would otherwise
+//! [`readmission_reserve`](crate::Policies::readmission_reserve) blocks of each KV group stay free for each of them: what preempted it once would otherwise
 //! preempt it again at the next token, and all throughput would go into computing again (vllm#25538). And nobody starts beside
 //! running sequences unless the [`watermark`](crate::Policies::watermark) stays free (S13). When nothing runs, neither applies, so neither
 //! can keep the last sequence waiting.
@@ -20,6 +20,9 @@ impl Scheduler {
         } else {
             0
         };
-        per_seq.saturating_mul(num_running).max(self.policies.watermark)
+        per_seq
+            .saturating_mul(num_running)
+            .saturating_mul(self.layout.num_groups())
+            .max(self.policies.watermark)
     }
 }

@@ -2,13 +2,11 @@
 //!
 //! First it is decided who computes what, which can be taken back; then the decisions are written into the plan.
 
-use std::ops::Range;
-
 use super::Scheduler;
 use crate::arena::Slot;
 use crate::block::BlockRef;
 use crate::event::Event;
-use crate::ids::{BlockId, SeqId, StepId};
+use crate::ids::{BlockId, GroupId, SeqId, StepId};
 use crate::plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepPlan};
 use crate::sequence::Sequence;
 
@@ -21,6 +19,8 @@ pub(crate) struct Step {
     pub(crate) work: Vec<Work>,
     /// Blocks of sequences that ended or were preempted meanwhile: the executor still touches them.
     pub(crate) parked: Vec<BlockRef>,
+    /// Blocks from which sequences of the step copy, those of one sequence in the order of the groups.
+    pub(crate) copies: Vec<(SeqId, BlockId)>,
 }
 
 /// What a step does for one sequence.
@@ -35,8 +35,8 @@ pub(crate) struct Work {
     /// Entries of its block table that the executor knows.
     pub(crate) blocks_from: u32,
     pub(crate) samples: bool,
-    /// The sequence and the block from which it copies the positions before `first`.
-    pub(crate) copy: Option<(Slot, SeqId, BlockId)>,
+    /// The sequence from which it copies the positions before `first`, back to the start of their block.
+    pub(crate) copy: Option<(Slot, SeqId)>,
 }
 
 impl Default for Step {
@@ -45,6 +45,7 @@ impl Default for Step {
             id: StepId(0),
             work: Vec::new(),
             parked: Vec::new(),
+            copies: Vec::new(),
         }
     }
 }
@@ -113,17 +114,31 @@ impl<'a> Pass<'a> {
         seq.num_computed = end;
     }
 
-    /// The sequence that was decided on last starts with a copied block.
-    pub(crate) fn copy_from(&mut self, source: Option<(Slot, SeqId, BlockId)>) {
+    /// The sequence that was decided on last starts with a copied block in each group.
+    pub(crate) fn copy_from(
+        &mut self,
+        seq: SeqId,
+        leader: (Slot, SeqId),
+        blocks: impl Iterator<Item = BlockId>,
+    ) {
         if let Some(work) = self.step.work.last_mut() {
-            work.copy = source;
+            work.copy = Some(leader);
+            self.step.copies.extend(blocks.map(|block| (seq, block)));
         }
     }
 
     /// Takes back what was decided for a sequence, and says how many positions that were (S6).
     pub(crate) fn take_back(&mut self, slot: Slot) -> Option<u32> {
         let at = self.step.work.iter().position(|work| work.slot == slot)?;
-        let Work { num_tokens, .. } = self.step.work.remove(at);
+        let Work {
+            seq,
+            num_tokens,
+            copy,
+            ..
+        } = self.step.work.remove(at);
+        if copy.is_some() {
+            self.step.copies.retain(|&(copying, _)| copying != seq);
+        }
         self.tokens_left += num_tokens;
         self.input_left += num_tokens + self.draft_slots;
         Some(num_tokens)
@@ -135,10 +150,11 @@ impl Scheduler {
     pub(super) fn commit(&mut self, mut step: Step, plan: &mut StepPlan) {
         step.id = StepId(self.next_step);
         plan.step = step.id;
+        plan.num_groups = self.layout.num_groups();
         self.next_step += 1;
         for work in &step.work {
-            self.write(work, plan);
-            if let Some((slot, id, _)) = work.copy
+            self.write(work, &step.copies, plan);
+            if let Some((slot, id)) = work.copy
                 && let Some(leader) = self.seqs.find(slot, id)
             {
                 leader.num_in_flight += 1;
@@ -152,7 +168,7 @@ impl Scheduler {
         self.in_flight.push_back(step);
     }
 
-    fn write(&self, work: &Work, plan: &mut StepPlan) {
+    fn write(&self, work: &Work, copies: &[(SeqId, BlockId)], plan: &mut StepPlan) {
         let seq = &self.seqs[work.slot];
         let tokens_start = plan.tokens.len();
         let (first, end) = (work.first, work.first + work.num_tokens);
@@ -167,30 +183,39 @@ impl Scheduler {
         }
         plan.tokens
             .resize(tokens_start + work.num_tokens as usize, PENDING_TOKEN);
-        if let Some((_, _, from)) = work.copy {
-            let index = first / self.config.block_size;
-            plan.copies.push(BlockCopy {
-                seq: seq.id,
-                from,
-                to: seq.blocks[index as usize].id(),
-                num_positions: first % self.config.block_size,
-            });
+        if work.copy.is_some() {
+            self.write_copies(seq, first, copies, plan);
         }
-        let blocks = push_ids(&mut plan.blocks, &seq.blocks[work.blocks_from as usize..]);
+        let blocks_start = plan.blocks.len();
+        for table in seq.tables.iter() {
+            plan.blocks.extend(table.ids_from(work.blocks_from));
+        }
         plan.seqs.push(SeqPlan {
             seq: seq.id,
             first_position: first,
             tokens: tokens_start..plan.tokens.len(),
             blocks_from: work.blocks_from,
-            blocks,
+            blocks: blocks_start..plan.blocks.len(),
             samples: work.samples,
             output_index: seq.num_output() + seq.num_pending,
         });
     }
-}
 
-fn push_ids(ids: &mut Vec<BlockId>, table: &[BlockRef]) -> Range<usize> {
-    let start = ids.len();
-    ids.extend(table.iter().map(BlockRef::id));
-    start..ids.len()
+    fn write_copies(&self, seq: &Sequence, first: u32, copies: &[(SeqId, BlockId)], plan: &mut StepPlan) {
+        let block_size = self.config.block_size;
+        let from = copies.iter().filter(|&&(copying, _)| copying == seq.id);
+        let to = seq
+            .tables
+            .iter()
+            .filter_map(|table| table.get(first / block_size));
+        for (group, (&(_, from), to)) in (0..).zip(from.zip(to)) {
+            plan.copies.push(BlockCopy {
+                seq: seq.id,
+                group: GroupId(group),
+                from,
+                to: to.id(),
+                num_positions: first % block_size,
+            });
+        }
+    }
 }

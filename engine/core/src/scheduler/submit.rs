@@ -176,12 +176,11 @@ impl Scheduler {
             return Err(Reject::PromptTooLong { len, limit });
         }
         let len = len as u32;
-        let usable = self.pool.num_usable();
-        let limit = usable * self.config.block_size;
+        let limit = self.layout.max_positions();
         if len > limit {
             return Err(Reject::NeverFits {
-                needed: len.div_ceil(self.config.block_size),
-                usable,
+                needed: self.layout.max_held(len),
+                usable: self.pool.num_usable(),
                 limit,
             });
         }
@@ -213,7 +212,14 @@ impl Scheduler {
     fn enqueue(&mut self, request: Request, options: RequestOptions, max_tokens: u32) -> SeqId {
         let id = SeqId(self.next_seq);
         self.next_seq += 1;
-        let seq = Sequence::new(id, self.now, request, options, max_tokens);
+        let seq = Sequence::new(
+            id,
+            self.now,
+            request,
+            options,
+            max_tokens,
+            self.config.groups.len(),
+        );
         let slot = self.seqs.insert(seq);
         self.waiting
             .push_back(&mut self.seqs[slot], slot, self.policies.order);

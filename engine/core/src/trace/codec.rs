@@ -5,21 +5,22 @@ use std::sync::Arc;
 use kvasir_cache_key::{BlockHash, CacheRoot};
 
 use super::{Image, Input, Trace};
-use crate::block::BlockEventDetail;
+use crate::block::{BlockEventDetail, CachedBlock};
 use crate::config::SchedulerConfig;
-use crate::ids::{AdapterId, BlockId, Micros, SeqId, StepId, TenantId};
+use crate::ids::{AdapterId, BlockId, GroupId, Micros, SeqId, StepId, TenantId};
+use crate::kv_group::KvGroup;
 use crate::plan::StepOutcome;
 use crate::policy::{Order, Policies, Victim};
 use crate::request::{Deferral, Request, RequestOptions, StopConditions};
 
 /// A change of the encoding is a new version.
-const MAGIC: &[u8] = b"kvasir.trace.v1\n";
+const MAGIC: &[u8] = b"kvasir.trace.v2\n";
 
 /// Why bytes are no recording.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TraceError {
     /// They don't begin like one, or like one of another version.
-    #[error("this is no recording of version 1")]
+    #[error("this is no recording of version 2")]
     Magic,
     /// They end too early, or a length says more than there is.
     #[error("the recording is cut off at byte {at}")]
@@ -119,7 +120,7 @@ macro_rules! numbers {
     )*};
 }
 
-numbers!(u32, u64, i64);
+numbers!(u8, u32, u64, i64);
 
 macro_rules! wrappers {
     ($($wrapper:ident($inner:ty)),*) => {$(
@@ -139,6 +140,7 @@ wrappers!(
     SeqId(u64),
     StepId(u64),
     BlockId(u32),
+    GroupId(u8),
     Micros(u64),
     TenantId(u32),
     AdapterId(u32),
@@ -167,13 +169,14 @@ structs! {
     Image { free, content, served, served_floor, next_seq, next_step, now }
     SchedulerConfig {
         max_num_batched_tokens, max_num_seqs, max_num_active_seqs, max_model_len, block_size, num_blocks,
-        enable_prefix_caching, long_prefill_token_threshold, max_num_queued_reqs, max_num_queued_tokens,
+        groups, enable_prefix_caching, long_prefill_token_threshold, max_num_queued_reqs, max_num_queued_tokens,
     }
     Policies {
         max_in_flight, order, victim, ageing_bound, readmission_reserve, watermark, seat_preemption, fair_share,
         adaptive_prefill_threshold, max_num_scheduled_tokens, draft_slots, max_active_adapters, share_group_prompts,
         block_events,
     }
+    CachedBlock { group, hash }
     Request { prompt, stop, priority, cache_root, reads_prefix_cache }
     StopConditions { max_tokens, min_tokens, eos_token_ids, stop_token_ids }
     RequestOptions { tenant, weight, adapter, deadline, deferral }
@@ -275,6 +278,27 @@ impl Field for Arc<[u32]> {
 
     fn take(input: &mut Reader<'_>) -> Result<Self, TraceError> {
         Ok(Vec::take(input)?.into())
+    }
+}
+
+impl Field for KvGroup {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Full => out.push(0),
+            Self::Window { positions } => {
+                out.push(1);
+                positions.put(out);
+            }
+        }
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, TraceError> {
+        Ok(match input.choice(2)? {
+            0 => Self::Full,
+            _ => Self::Window {
+                positions: Field::take(input)?,
+            },
+        })
     }
 }
 

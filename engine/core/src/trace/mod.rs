@@ -11,8 +11,7 @@ mod recorder;
 pub use codec::TraceError;
 pub(crate) use recorder::Recorder;
 
-use kvasir_cache_key::BlockHash;
-
+use crate::block::CachedBlock;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::event::Event;
 use crate::ids::{BlockId, Micros, SeqId, StepId, TenantId};
@@ -53,7 +52,7 @@ pub struct Image {
     /// The free queue, the next block to be handed out first; empty for a scheduler that has never run.
     pub(crate) free: Vec<BlockId>,
     /// What can be found; of equal contents the one that is found first comes first.
-    pub(crate) content: Vec<(BlockHash, BlockId)>,
+    pub(crate) content: Vec<(CachedBlock, BlockId)>,
     /// What each tenant that isn't level with the others was served.
     pub(crate) served: Vec<(TenantId, u64)>,
     /// Where a tenant that comes begins.

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    BlockId, Event, FinishReason, Micros, PENDING_TOKEN, Policies, Reject, Request, RequestOptions,
-    Scheduler, SchedulerConfig, SeqId, SeqPlan, StepId, StepOutcome, StepPlan, StopConditions, TokenId,
+    BlockId, Event, FinishReason, GroupId, KvGroup, Micros, PENDING_TOKEN, Policies, Reject, Request,
+    RequestOptions, Scheduler, SchedulerConfig, SeqId, SeqPlan, StepId, StepOutcome, StepPlan,
+    StopConditions, TokenId,
 };
 
 /// Sampled tokens are below it.
@@ -23,6 +24,7 @@ pub(crate) fn roomy() -> SchedulerConfig {
         max_model_len: 1000,
         block_size: 4,
         num_blocks: 1001,
+        groups: vec![KvGroup::Full],
         enable_prefix_caching: true,
         long_prefill_token_threshold: 0,
         max_num_queued_reqs: 1000,
@@ -71,18 +73,48 @@ fn sample(digest: u64) -> TokenId {
     (digest >> 40) as u32 % VOCAB
 }
 
+/// The most positions of one sequence that the pool can hold, found by trying: every group holds the whole sequence, or as many blocks as a
+/// window and a step's positions can touch.
+pub(crate) fn longest(config: &SchedulerConfig, policies: &Policies) -> u32 {
+    let size = config.block_size;
+    let input = config.max_num_batched_tokens - policies.draft_slots;
+    let budget = policies
+        .max_num_scheduled_tokens
+        .map_or(input, |budget| budget.min(input));
+    let held = |group: &KvGroup, len: u32| match *group {
+        KvGroup::Full => len.div_ceil(size),
+        KvGroup::Window { positions } => {
+            let chunk = len.min(budget);
+            let touched = positions - 1 + chunk;
+            // The worst place to begin is the last position of a block.
+            len.div_ceil(size).min(1 + (touched - 1).div_ceil(size))
+        }
+    };
+    let needed = |len: u32| config.groups.iter().map(|group| held(group, len)).sum::<u32>();
+    (1..=config.max_model_len)
+        .take_while(|&len| needed(len) < config.num_blocks)
+        .last()
+        .expect("one position fits")
+}
+
 /// What a request generates when nothing interferes, with the reason of its end.
 pub(crate) fn expected_output(request: &Request, config: &SchedulerConfig) -> (Vec<TokenId>, FinishReason) {
+    expected_output_with(request, config, &Policies::vllm())
+}
+
+/// The same under any policies: they bound what a step computes, and with that what a window group holds.
+pub(crate) fn expected_output_with(
+    request: &Request,
+    config: &SchedulerConfig,
+    policies: &Policies,
+) -> (Vec<TokenId>, FinishReason) {
     let mut digest = request
         .prompt
         .iter()
         .fold(root_digest(request.cache_root), |d, &token| {
             extend_digest(d, token)
         });
-    let room = config
-        .max_model_len
-        .min((config.num_blocks - 1) * config.block_size + 1) as usize
-        - request.prompt.len();
+    let room = config.max_model_len.min(longest(config, policies) + 1) as usize - request.prompt.len();
     let mut output = Vec::new();
     loop {
         let token = sample(digest);
@@ -111,12 +143,14 @@ struct Known {
     /// Those of them that the scheduler knows; the others were sampled by steps in flight.
     num_reported: usize,
     prompt_len: usize,
-    table: Vec<BlockId>,
+    /// One for each KV group.
+    tables: Vec<Vec<BlockId>>,
 }
 
 /// Scheduler and executor, with everything that happened.
 pub(crate) struct Engine {
     pub(crate) config: SchedulerConfig,
+    pub(crate) policies: Policies,
     pub(crate) scheduler: Scheduler,
     pub(crate) plan: StepPlan,
     pub(crate) events: Vec<Event>,
@@ -144,8 +178,9 @@ impl Engine {
 
     pub(crate) fn with_policies(config: SchedulerConfig, policies: Policies) -> Self {
         Self {
-            scheduler: Scheduler::with_policies(config.clone(), policies).expect("the limits work"),
+            scheduler: Scheduler::with_policies(config.clone(), policies.clone()).expect("the limits work"),
             config,
+            policies,
             plan: StepPlan::new(),
             events: Vec::new(),
             plans: Vec::new(),
@@ -201,7 +236,7 @@ impl Engine {
             prompt_len: tokens.len(),
             num_reported: tokens.len(),
             tokens,
-            table: Vec::new(),
+            tables: vec![Vec::new(); self.config.groups.len()],
         };
         assert!(self.known.insert(id, known).is_none(), "{id:?} was given twice");
     }
@@ -310,9 +345,9 @@ impl Engine {
             .collect()
     }
 
-    /// The blocks of a sequence, as its plans told them.
+    /// The blocks of a sequence in the first group, as its plans told them.
     pub(crate) fn table(&self, id: SeqId) -> Vec<BlockId> {
-        self.known[&id].table.clone()
+        self.known[&id].tables[0].clone()
     }
 
     /// Output tokens reported for a sequence.
@@ -411,31 +446,28 @@ impl Engine {
                 .known
                 .get_mut(&seq.seq)
                 .expect("only submitted sequences are planned");
-            known.table.truncate(seq.blocks_from as usize);
-            assert_eq!(
-                known.table.len(),
-                seq.blocks_from as usize,
-                "the block table has a gap"
-            );
-            known
-                .table
-                .extend_from_slice(&self.plan.blocks[seq.blocks.clone()]);
+            known.follow(seq, &self.plan);
             let digests = digests(known, seq, &self.plan);
-            let (read, written) = digests.split_at(seq.first_position as usize);
-            for (position, digest) in (0..).zip(read) {
-                let found = self.slots.get(&slot(known, position, &self.config));
-                assert_eq!(
-                    found,
-                    Some(digest),
-                    "{:?} reads position {position}, which holds something else",
-                    seq.seq
-                );
+            let first = seq.first_position;
+            for (group, &kind) in (0..).map(GroupId).zip(&self.config.groups) {
+                for (position, digest) in (0..).zip(&digests).skip(first_read(kind, first) as usize) {
+                    let (slot, digest) = (known.slot(group, position, &self.config), mark(*digest, group));
+                    if position < first {
+                        assert_eq!(
+                            self.slots.get(&slot),
+                            Some(&digest),
+                            "{:?} reads position {position} of {group:?}, which holds something else",
+                            seq.seq
+                        );
+                    } else {
+                        writes.push((slot, digest));
+                        assert_unused(&self.in_flight, slot, seq.seq);
+                    }
+                }
+                let first_block = kind.num_behind(first, self.config.block_size);
+                let used = &known.tables[usize::from(group.0)][first_block as usize..];
+                touched.extend(used.iter().map(|&block| (block, u32::MAX, seq.seq)));
             }
-            for (position, &digest) in (seq.first_position..).zip(written) {
-                writes.push((slot(known, position, &self.config), digest));
-                assert_unused(&self.in_flight, slot(known, position, &self.config), seq.seq);
-            }
-            touched.extend(known.table.iter().map(|&block| (block, u32::MAX, seq.seq)));
             if seq.samples {
                 let token = sample(digests[digests.len() - 1]);
                 known.tokens.push(token);
@@ -503,11 +535,38 @@ fn digests(known: &Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
     chain.collect()
 }
 
-fn slot(known: &Known, position: u32, config: &SchedulerConfig) -> (BlockId, u32) {
-    let block = known.table[(position / config.block_size) as usize];
-    assert!(
-        block.0 > 0 && block.0 < config.num_blocks,
-        "{block:?} is not a block of the pool"
-    );
-    (block, position % config.block_size)
+impl Known {
+    /// Takes over how a plan changes the block tables.
+    fn follow(&mut self, seq: &SeqPlan, plan: &StepPlan) {
+        assert_eq!(plan.num_groups as usize, self.tables.len());
+        for (group, table) in (0..).map(GroupId).zip(&mut self.tables) {
+            table.truncate(seq.blocks_from as usize);
+            assert_eq!(table.len(), seq.blocks_from as usize, "the block table has a gap");
+            table.extend_from_slice(plan.blocks_of(seq, group));
+        }
+    }
+
+    /// Where a position's KV lies; not asked for what lies behind a window.
+    fn slot(&self, group: GroupId, position: u32, config: &SchedulerConfig) -> (BlockId, u32) {
+        let table = &self.tables[usize::from(group.0)];
+        let block = table[(position / config.block_size) as usize];
+        assert!(
+            block.0 > 0 && block.0 < config.num_blocks,
+            "{block:?} is not a block of the pool"
+        );
+        (block, position % config.block_size)
+    }
+}
+
+/// The first position that a step beginning at `first` reads.
+fn first_read(group: KvGroup, first: u32) -> u32 {
+    match group {
+        KvGroup::Full => 0,
+        KvGroup::Window { positions } => (first + 1).saturating_sub(positions),
+    }
+}
+
+/// KV of another group is other KV.
+fn mark(digest: u64, group: GroupId) -> u64 {
+    digest ^ u64::from(group.0)
 }

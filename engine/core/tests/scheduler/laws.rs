@@ -5,13 +5,13 @@
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    AdapterId, BlockEventDetail, Deferral, FinishReason, Micros, Order, Policies, Request, RequestOptions,
-    SchedulerConfig, SeqId, StopConditions, TenantId, Victim,
+    AdapterId, BlockEventDetail, Deferral, FinishReason, KvGroup, Micros, Order, Policies, Request,
+    RequestOptions, SchedulerConfig, SeqId, StopConditions, TenantId, Victim,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use crate::harness::{Engine, expected_output, roomy};
+use crate::harness::{Engine, expected_output_with, roomy};
 
 /// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
 pub(crate) fn config() -> ProptestConfig {
@@ -83,6 +83,15 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
+/// Mostly the one group that most models have.
+fn groups() -> impl Strategy<Value = Vec<KvGroup>> {
+    let group = || prop_oneof![1 => Just(KvGroup::Full), 2 => (1_u32..12).prop_map(|positions| KvGroup::Window { positions })];
+    prop_oneof![
+        3 => Just(vec![KvGroup::Full]),
+        2 => proptest::collection::vec(group(), 1..4),
+    ]
+}
+
 prop_compose! {
     fn limits()(
         block_size in 1_u32..5,
@@ -95,7 +104,10 @@ prop_compose! {
         enable_prefix_caching in proptest::bool::weighted(0.8),
         max_num_queued_reqs in 1_u32..16,
         max_num_queued_tokens in prop_oneof![1 => 1_u64..60, 4 => 60_u64..400],
+        groups in groups(),
     ) -> SchedulerConfig {
+        // Each group wants its share of the pool.
+        let num_blocks = (num_blocks - 1) * groups.len() as u32 + 1;
         SchedulerConfig {
             max_num_batched_tokens: max_num_seqs + spare_budget,
             max_num_seqs,
@@ -103,6 +115,7 @@ prop_compose! {
             max_model_len,
             block_size,
             num_blocks,
+            groups,
             enable_prefix_caching,
             long_prefill_token_threshold,
             max_num_queued_reqs,
@@ -237,7 +250,8 @@ impl World {
         }
         self.engine.run_ahead();
         for (id, request) in &self.submitted {
-            let (expected, expected_reason) = expected_output(request, &self.engine.config);
+            let (expected, expected_reason) =
+                expected_output_with(request, &self.engine.config, &self.engine.policies);
             let output = self.engine.output(*id);
             match self.engine.finish_reason(*id) {
                 Some(FinishReason::Abort | FinishReason::Error | FinishReason::Deadline) => {

@@ -8,6 +8,7 @@ mod budget;
 mod determinism;
 mod group;
 mod harness;
+mod kv_groups;
 mod laws;
 mod policies;
 mod preemption;

@@ -1,11 +1,14 @@
 //! vLLM's rules as a slow model written from S1 to S21 and B1 to B8: lists that are searched, content as whole prefixes.
 //!
 //! With all policies off, the scheduler's plans equal the model's: who, from which position, how many, which blocks. The model follows the
-//! differences that the scheduler's module doc lists (content is findable when its step completes; an output is clipped to the pool).
+//! differences that the scheduler's module doc lists (content is findable when its step completes, and what lies behind a window is free then; an
+//! output is clipped to the pool).
 
 use std::collections::VecDeque;
 
-use kvasir_engine_core::{Order, Policies, Request, SchedulerConfig, SeqId, TokenId};
+use kvasir_engine_core::{KvGroup, Order, Policies, Request, SchedulerConfig, SeqId, TokenId};
+
+use crate::harness::longest;
 
 /// One sequence's part of a step, comparable with a plan's.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -26,11 +29,12 @@ struct Sequence {
     root: [u8; 32],
     reads_cache: bool,
     num_computed: usize,
-    table: Vec<u32>,
+    /// One for each KV group; 0 for what was dropped.
+    tables: Vec<Vec<u32>>,
 }
 
-/// Content of a full block: everything from the sequence's start to the block's end.
-type Content = ([u8; 32], Vec<TokenId>);
+/// Content of a full block: the KV of a group for everything from the sequence's start to the block's end.
+type Content = (usize, [u8; 32], Vec<TokenId>);
 
 pub(crate) struct Reference {
     config: SchedulerConfig,
@@ -66,7 +70,7 @@ impl Reference {
 
     pub(crate) fn submit(&mut self, id: SeqId, arrival: u64, request: &Request) {
         let prompt_len = request.prompt.len();
-        let fits = (self.config.num_blocks - 1) * self.config.block_size + 1;
+        let fits = longest(&self.config, &self.policies) + 1;
         let room = self.config.max_model_len.min(fits) as usize - prompt_len;
         self.queue(Sequence {
             id,
@@ -77,7 +81,7 @@ impl Reference {
             root: request.cache_root.0,
             reads_cache: request.reads_prefix_cache,
             num_computed: 0,
-            table: Vec::new(),
+            tables: vec![Vec::new(); self.config.groups.len()],
         });
     }
 
@@ -100,15 +104,15 @@ impl Reference {
         };
         let seq = self.running.remove(at);
         if self.step.iter().any(|&(named, ..)| named == id) {
-            self.parked.extend(seq.table);
+            self.parked.extend(seq.tables.concat());
         } else {
-            self.release(seq.table);
+            seq.tables.into_iter().for_each(|table| self.release(table));
         }
     }
 
-    /// B8.
+    /// B8. The null block has no references.
     fn release(&mut self, table: Vec<u32>) {
-        for block in table.into_iter().rev() {
+        for block in table.into_iter().rev().filter(|&block| block > 0) {
             self.num_refs[block as usize] -= 1;
             if self.num_refs[block as usize] == 0 {
                 if self.content.iter().any(|&(_, holder)| holder == block) {
@@ -164,8 +168,9 @@ impl Reference {
                 continue;
             }
             let id = self.running[index].id;
-            let needed =
-                (self.running[index].num_computed + count).div_ceil(size) - self.running[index].table.len();
+            let needed = (self.running[index].num_computed + count).div_ceil(size)
+                - self.running[index].tables[0].len();
+            let needed = needed * self.config.groups.len();
             let mut left = (budget, input);
             let Some(new_blocks) = self.make_room(id, needed, &mut parts, &mut left) else {
                 break;
@@ -246,7 +251,11 @@ impl Reference {
         let seq = &mut self.running[index];
         let first_position = seq.num_computed as u32;
         seq.num_computed += count;
-        seq.table.extend(&new_blocks);
+        let num_groups = seq.tables.len();
+        for (group, table) in seq.tables.iter_mut().enumerate() {
+            let len = new_blocks.len() / num_groups;
+            table.extend(&new_blocks[group * len..(group + 1) * len]);
+        }
         Part {
             seq: seq.id,
             first_position,
@@ -259,7 +268,10 @@ impl Reference {
     /// S16.
     fn preempt(&mut self, index: usize) -> SeqId {
         let mut seq = self.running.remove(index);
-        self.release(std::mem::take(&mut seq.table));
+        for table in &mut seq.tables {
+            let table = std::mem::take(table);
+            self.release(table);
+        }
         seq.num_computed = 0;
         self.num_preemptions += 1;
         let id = seq.id;
@@ -283,44 +295,76 @@ impl Reference {
             } else {
                 self.policies.watermark as usize
             };
-            let num_free = self.free.iter().filter(|block| !hit.contains(block)).count();
-            if head.tokens.len().div_ceil(size) - hit.len() + watermark > num_free {
+            if self.num_needed(head, &hit) + watermark > self.free.len() {
                 return;
             }
             let mut seq = self.waiting.pop_front().expect("it was looked at");
-            for &block in &hit {
+            for &block in hit.iter().flatten().filter(|&&block| block > 0) {
                 self.free.retain(|&free| free != block);
                 self.num_refs[block as usize] += 1;
             }
-            seq.num_computed = hit.len() * size;
-            seq.table.clone_from(&hit);
+            seq.num_computed = hit[0].len() * size;
             let count = self.chunk(frozen, seq.tokens.len() - seq.num_computed, budget, input);
-            let needed = (seq.num_computed + count).div_ceil(size) - hit.len();
-            let new_blocks = self.allocate(needed).expect("the whole sequence fits");
+            let needed = (seq.num_computed + count).div_ceil(size) - hit[0].len();
+            let new_blocks = self
+                .allocate(needed * hit.len())
+                .expect("the whole sequence fits");
+            seq.tables.clone_from(&hit);
             self.running.push(seq);
             let mut part = self.advance(self.running.len() - 1, count, new_blocks);
-            part.new_blocks = hit.into_iter().chain(part.new_blocks).collect();
+            part.new_blocks = self.running[self.running.len() - 1].tables.concat();
             parts.push(part);
             budget -= count;
             input -= count + drafts;
         }
     }
 
-    /// S11.
-    fn find(&self, seq: &Sequence) -> Vec<u32> {
+    /// S13 for every group: what is left to compute, and what is found but free; a window needs no more than the longest step touches.
+    fn num_needed(&self, seq: &Sequence, hit: &[Vec<u32>]) -> usize {
         let size = self.config.block_size as usize;
-        let mut hit = Vec::new();
-        if !self.config.enable_prefix_caching || !seq.reads_cache {
-            return hit;
-        }
-        while (hit.len() + 1) * size < seq.tokens.len() {
-            let wanted = (seq.root, seq.tokens[..(hit.len() + 1) * size].to_vec());
-            let Some((_, block)) = self.content.iter().find(|(content, _)| *content == wanted) else {
-                break;
-            };
-            hit.push(*block);
-        }
-        hit
+        let input = self.config.max_num_batched_tokens - self.policies.draft_slots;
+        let budget = input.min(self.policies.max_num_scheduled_tokens.unwrap_or(u32::MAX)) as usize;
+        let needed = self.config.groups.iter().zip(hit).map(|(group, hit)| {
+            let num_free = hit.iter().filter(|block| self.free.contains(block)).count();
+            let whole = seq.tokens.len().div_ceil(size) - hit.len() + num_free;
+            match *group {
+                KvGroup::Full => whole,
+                KvGroup::Window { positions } => {
+                    let left = seq.tokens.len() - hit.len() * size;
+                    let touched = positions as usize - 1 + left.min(budget);
+                    whole.min((touched - 1).div_ceil(size) + 1)
+                }
+            }
+        });
+        needed.sum()
+    }
+
+    /// S11: the longest hit that serves every group, with 0 for what the next position doesn't read.
+    fn find(&self, seq: &Sequence) -> Vec<Vec<u32>> {
+        let size = self.config.block_size as usize;
+        let max_blocks = (seq.tokens.len() - 1) / size;
+        let reads = self.config.enable_prefix_caching && seq.reads_cache;
+        let lengths = if reads { 0..=max_blocks } else { 0..=0 };
+        let hits = lengths.rev().find_map(|num_blocks| {
+            let groups = 0..self.config.groups.len();
+            let tables = groups.map(|group| self.find_in(group, seq, num_blocks));
+            tables.collect::<Option<Vec<_>>>()
+        });
+        hits.expect("a hit of no blocks serves every group")
+    }
+
+    /// The blocks of one group for a hit of `num_blocks`, if the group has cached those that are read.
+    fn find_in(&self, group: usize, seq: &Sequence, num_blocks: usize) -> Option<Vec<u32>> {
+        let size = self.config.block_size as usize;
+        let block = |index: usize| {
+            if is_behind(self.config.groups[group], index, num_blocks * size, size) {
+                return Some(0);
+            }
+            let wanted = (group, seq.root, seq.tokens[..(index + 1) * size].to_vec());
+            let holder = self.content.iter().find(|(content, _)| *content == wanted);
+            holder.map(|&(_, block)| block)
+        };
+        (0..num_blocks).map(block).collect()
     }
 
     /// Takes the sampled tokens, in the step's order. S17 but for length is the caller's: a token that ends a sequence comes with true.
@@ -335,23 +379,48 @@ impl Reference {
             let seq = &mut self.running[at];
             if self.config.enable_prefix_caching {
                 for index in 0..end / size {
-                    let block = seq.table[index];
-                    if self.content.iter().all(|&(_, holder)| holder != block) {
-                        self.content
-                            .push(((seq.root, seq.tokens[..(index + 1) * size].to_vec()), block));
+                    for (group, table) in seq.tables.iter().enumerate() {
+                        let block = table[index];
+                        if block > 0 && self.content.iter().all(|&(_, holder)| holder != block) {
+                            let tokens = seq.tokens[..(index + 1) * size].to_vec();
+                            self.content.push(((group, seq.root, tokens), block));
+                        }
                     }
                 }
             }
+            for group in 0..self.config.groups.len() {
+                let dropped = self.drop_behind(at, group, end);
+                self.release(dropped);
+            }
+            let seq = &mut self.running[at];
             let Some(&(token, is_end)) = token else { continue };
             seq.tokens.push(token);
             if is_end || seq.tokens.len() - seq.prompt_len >= seq.max_tokens {
                 let seq = self.running.remove(at);
-                self.release(seq.table);
+                seq.tables.into_iter().for_each(|table| self.release(table));
             }
         }
         let parked = std::mem::take(&mut self.parked);
         self.release(parked);
     }
+
+    /// Replaces what position `next` and those behind it don't read by the null block.
+    fn drop_behind(&mut self, at: usize, group: usize, next: usize) -> Vec<u32> {
+        let (kind, size) = (self.config.groups[group], self.config.block_size as usize);
+        let table = &mut self.running[at].tables[group];
+        let entries = table.iter_mut().enumerate();
+        let behind = entries.filter(|(index, _)| is_behind(kind, *index, next, size));
+        behind.map(|(_, entry)| std::mem::take(entry)).collect()
+    }
+}
+
+/// Whether no position from `next` on reads any of a block.
+fn is_behind(group: KvGroup, index: usize, next: usize, size: usize) -> bool {
+    let reads = |position: usize| match group {
+        KvGroup::Full => true,
+        KvGroup::Window { positions } => position + positions as usize > next,
+    };
+    !(index * size..(index + 1) * size).any(reads)
 }
 
 mod differential {

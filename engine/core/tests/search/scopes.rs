@@ -1,7 +1,7 @@
 //! The scopes: each makes one group of rules meet every order of actions.
 
 use kvasir_engine_core::{
-    AdapterId, Deferral, Micros, Order, Policies, RequestOptions, SchedulerConfig, TenantId, Victim,
+    AdapterId, Deferral, KvGroup, Micros, Order, Policies, RequestOptions, SchedulerConfig, TenantId, Victim,
 };
 
 use crate::explore::explore;
@@ -16,6 +16,7 @@ fn limits() -> SchedulerConfig {
         max_model_len: 16,
         block_size: 2,
         num_blocks: 4,
+        groups: vec![KvGroup::Full],
         enable_prefix_caching: true,
         long_prefill_token_threshold: 0,
         max_num_queued_reqs: 8,
@@ -140,13 +141,54 @@ fn option_scopes() -> Vec<Scope> {
     all
 }
 
+/// Layers that need different blocks.
+fn kv_group_scopes() -> Vec<Scope> {
+    let window = |positions| KvGroup::Window { positions };
+    let mut all = Vec::new();
+    let mut sliding = base("a group with a window, two steps in flight");
+    sliding.policies.max_in_flight = 2;
+    sliding.config.groups = vec![window(3)];
+    (sliding.may_abort, sliding.may_fail, sliding.may_end) = (true, true, true);
+    all.push(sliding);
+    let mut mixed = base("full attention beside a window");
+    mixed.config.groups = vec![KvGroup::Full, window(2)];
+    mixed.config.num_blocks = 7;
+    mixed.policies.max_in_flight = 2;
+    (mixed.may_abort, mixed.may_end) = (true, true);
+    all.push(mixed);
+    let mut windows = base("two windows, a request that shares its prompt, reserve and ageing");
+    windows.config.groups = vec![window(1), window(4)];
+    windows.config.num_blocks = 7;
+    windows.config.max_num_batched_tokens = 4;
+    windows.policies = Policies {
+        max_in_flight: 2,
+        share_group_prompts: true,
+        readmission_reserve: 1,
+        ageing_bound: Some(Micros(1)),
+        ..Policies::vllm()
+    };
+    windows.requests[0].0 = vec![request(&[0, 1, 0, 1], 3, 0), request(&[0, 1, 0, 1], 2, 0)];
+    windows.requests.pop();
+    windows.num_ticks = 2;
+    (windows.may_abort, windows.may_fail, windows.may_end) = (true, true, true);
+    all.push(windows);
+    all
+}
+
 /// States that all scopes have together, at least.
 const MIN_STATES: usize = 250_000;
 
 #[test]
 fn every_order_of_actions_keeps_the_laws_and_ends() {
     let mut num_states = 0;
-    for scope in [plain_scopes(), policy_scopes(), option_scopes()].concat() {
+    for scope in [
+        plain_scopes(),
+        policy_scopes(),
+        option_scopes(),
+        kv_group_scopes(),
+    ]
+    .concat()
+    {
         let report = explore(&scope);
         assert!(
             report.num_transitions > report.num_states,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvasir_engine_core::{
-    BlockId, Event, Micros, PENDING_TOKEN, Policies, Request, RequestOptions, Scheduler, SchedulerConfig,
-    SeqId, SeqPlan, StepId, StepOutcome, StepPlan, StopConditions, TokenId,
+    BlockId, Event, GroupId, KvGroup, Micros, PENDING_TOKEN, Policies, Request, RequestOptions, Scheduler,
+    SchedulerConfig, SeqId, SeqPlan, StepId, StepOutcome, StepPlan, StopConditions, TokenId,
 };
 
 /// The token that ends a sequence.
@@ -48,7 +48,8 @@ struct Known {
     prompt_len: usize,
     tokens: Vec<TokenId>,
     num_reported: usize,
-    table: Vec<BlockId>,
+    /// One for each KV group.
+    tables: Vec<Vec<BlockId>>,
     is_over: bool,
 }
 
@@ -177,7 +178,7 @@ impl World {
                 prompt_len: tokens.len(),
                 num_reported: tokens.len(),
                 tokens,
-                table: Vec::new(),
+                tables: vec![Vec::new(); scope.config.groups.len()],
                 is_over: false,
             }));
     }
@@ -196,7 +197,7 @@ impl World {
                     let known = self.find(seq);
                     assert!(!known.is_over, "{seq:?} ends twice");
                     known.is_over = true;
-                    known.table.clear();
+                    known.tables.iter_mut().for_each(Vec::clear);
                 }
                 Event::Token { seq, .. } | Event::Scheduled { seq, .. } | Event::Preempted { seq } => {
                     assert!(!self.find(seq).is_over, "{event:?} follows the end");
@@ -252,23 +253,30 @@ impl World {
         for seq in &plan.seqs {
             let digests = read_plan(self.find(seq.seq), seq, plan);
             let known = self.find(seq.seq).clone();
-            for (position, &digest) in (0_u32..).zip(&digests) {
-                let block = known.table[(position / size) as usize];
-                let at = slot(block, position % size);
-                if position < seq.first_position {
-                    assert_eq!(self.memory[at], digest, "{:?} reads what isn't its own", seq.seq);
-                } else {
-                    self.assert_unused(block, position % size, seq.seq);
-                    assert!(
-                        writes.iter().all(|&(other, _)| other != at),
-                        "two writers of a slot"
-                    );
-                    writes.push((at, digest));
+            for ((salt, table), group) in (0..).zip(&known.tables).zip(&scope.config.groups) {
+                // What lies in front may be anybody's.
+                let first_block = group.num_behind(seq.first_position, size);
+                for (position, &digest) in (0_u32..).zip(&digests).skip((first_block * size) as usize) {
+                    let digest = digest ^ salt;
+                    let block = table[(position / size) as usize];
+                    assert_ne!(block, BlockId(0), "{:?} needs what was dropped", seq.seq);
+                    let at = slot(block, position % size);
+                    if position >= seq.first_position {
+                        self.assert_unused(block, position % size, seq.seq);
+                        assert!(
+                            writes.iter().all(|&(other, _)| other != at),
+                            "two writers of a slot"
+                        );
+                        writes.push((at, digest));
+                    } else if is_read(*group, position, seq.first_position) {
+                        assert_eq!(self.memory[at], digest, "{:?} reads what isn't its own", seq.seq);
+                    }
                 }
+                let used = &table[first_block as usize..];
+                started
+                    .touched
+                    .extend(used.iter().map(|&block| (block, u32::MAX, seq.seq)));
             }
-            started
-                .touched
-                .extend(known.table.iter().map(|&block| (block, u32::MAX, seq.seq)));
             if seq.samples {
                 let is_end = ends >> started.sampled.len() & 1 == 1;
                 let token = if is_end {
@@ -306,13 +314,12 @@ impl World {
 
 /// Follows a plan's block table and gives the digests of all positions up to its end. Asserts that its tokens are the sequence's.
 fn read_plan(known: &mut Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
-    known.table.truncate(seq.blocks_from as usize);
-    assert_eq!(
-        known.table.len(),
-        seq.blocks_from as usize,
-        "the block table has a gap"
-    );
-    known.table.extend_from_slice(&plan.blocks[seq.blocks.clone()]);
+    assert_eq!(plan.num_groups as usize, known.tables.len());
+    for (group, table) in (0..).map(GroupId).zip(&mut known.tables) {
+        table.truncate(seq.blocks_from as usize);
+        assert_eq!(table.len(), seq.blocks_from as usize, "the block table has a gap");
+        table.extend_from_slice(plan.blocks_of(seq, group));
+    }
     let first = seq.first_position as usize;
     let end = first + seq.tokens.len();
     let mut expected = known.tokens[first..end].to_vec();
@@ -334,6 +341,14 @@ fn read_plan(known: &mut Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
         digest
     });
     chain.collect()
+}
+
+/// Whether a step that begins at `first` reads an earlier position in a group.
+fn is_read(group: KvGroup, position: u32, first: u32) -> bool {
+    match group {
+        KvGroup::Full => true,
+        KvGroup::Window { positions } => position + positions > first,
+    }
 }
 
 /// A request of a scope.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use kvasir_backend::{Backend, Executor, NewSequence};
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    Event, Micros, Request, Scheduler, SchedulerConfig, SeqId, StepOutcome, StepPlan, StopConditions,
+    Event, KvGroup, Micros, Request, Scheduler, SchedulerConfig, SeqId, StepOutcome, StepPlan, StopConditions,
 };
 use kvasir_model::Model;
 use kvasir_sampling::{SamplingParams, TokenLogprobs};
@@ -177,6 +177,7 @@ pub(crate) fn roomy(block_size: usize, num_blocks: usize, max_model_len: usize) 
         max_model_len: max_model_len as u32,
         block_size: block_size as u32,
         num_blocks: num_blocks as u32,
+        groups: vec![KvGroup::Full],
         enable_prefix_caching: false,
         long_prefill_token_threshold: 0,
         max_num_queued_reqs: 1000,

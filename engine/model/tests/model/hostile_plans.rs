@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvasir_backend::{ExecError, Executor, NewSequence, Ticket};
-use kvasir_engine_core::{BlockCopy, BlockId, PENDING_TOKEN, SeqId, SeqPlan, StepId, StepPlan};
+use kvasir_engine_core::{BlockCopy, BlockId, GroupId, PENDING_TOKEN, SeqId, SeqPlan, StepId, StepPlan};
 use kvasir_model::Model;
 use kvasir_sampling::SamplingParams;
 use proptest::prelude::*;
@@ -109,6 +109,7 @@ fn plan_that_copies_blocks_is_refused() {
         |plan| {
             plan.copies.push(BlockCopy {
                 seq: SeqId(1),
+                group: GroupId(0),
                 from: BlockId(1),
                 to: BlockId(2),
                 num_positions: 3,
@@ -116,6 +117,16 @@ fn plan_that_copies_blocks_is_refused() {
         },
         "it copies blocks",
     );
+}
+
+#[test]
+fn plan_with_several_kv_groups_is_refused() {
+    for num_groups in [0, 2, u32::MAX] {
+        refused(
+            |plan| plan.num_groups = num_groups,
+            "KV groups, this executor has one",
+        );
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use kvasir_client::types::{
     SequenceOutput, StopConditions,
 };
 use kvasir_client::{EngineClient, GrpcClient, GrpcClientOptions, OutputStream, TextAssetFiles};
-use kvasir_engine_core::{Policies, SchedulerConfig};
+use kvasir_engine_core::{KvGroup, Policies, SchedulerConfig};
 use kvasir_service::grpc::Listener;
 use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
 use tempfile::TempDir;
@@ -54,6 +54,7 @@ impl Default for Options {
                 max_model_len: 100_000,
                 block_size: 4,
                 num_blocks: 4097,
+                groups: vec![KvGroup::Full],
                 enable_prefix_caching: true,
                 long_prefill_token_threshold: 0,
                 max_num_queued_reqs: 4096,
