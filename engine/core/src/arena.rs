@@ -9,6 +9,11 @@ use crate::sequence::Sequence;
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Slot(u32);
 
+impl Slot {
+    /// Where nothing lies: of a sequence that has ended.
+    pub(crate) const NOWHERE: Self = Self(u32::MAX);
+}
+
 /// Slots, and where each id lies.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "model", derive(Clone))]
@@ -50,12 +55,14 @@ impl Arena {
 
     /// The sequence `id`, unless it has ended and its slot may hold another one.
     pub(crate) fn find(&mut self, slot: Slot, id: SeqId) -> Option<&mut Sequence> {
-        self.slots[slot.0 as usize].as_mut().filter(|seq| seq.id == id)
+        let seq = self.slots.get_mut(slot.0 as usize)?.as_mut();
+        seq.filter(|seq| seq.id == id)
     }
 
     /// The same, to look at.
     pub(crate) fn get(&self, slot: Slot, id: SeqId) -> Option<&Sequence> {
-        self.slots[slot.0 as usize].as_ref().filter(|seq| seq.id == id)
+        let seq = self.slots.get(slot.0 as usize)?.as_ref();
+        seq.filter(|seq| seq.id == id)
     }
 
     /// By id, oldest first.

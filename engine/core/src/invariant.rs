@@ -13,6 +13,10 @@ use crate::sequence::{Phase, Sequence};
 pub struct Violation(String);
 
 impl Violation {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text)
+    }
+
     pub(crate) fn ensure(holds: bool, text: impl FnOnce() -> String) -> Result<(), Self> {
         if holds { Ok(()) } else { Err(Self(text())) }
     }

@@ -103,6 +103,11 @@ impl Sequence {
         }
     }
 
+    /// Where its chain of hashes begins.
+    pub(crate) fn root(&self) -> CacheRoot {
+        self.root
+    }
+
     /// Prompt and output: what has to be computed before the next token can be sampled.
     pub(crate) fn num_tokens(&self) -> u32 {
         self.tokens.len() as u32

@@ -28,16 +28,36 @@ struct Link {
 impl FreeList {
     /// All blocks but the null block, in ascending order.
     pub(super) fn full(num_blocks: u32) -> Self {
+        let mut list = Self::empty(num_blocks);
+        for id in 1..num_blocks {
+            list.push_back(BlockId(id));
+        }
+        list
+    }
+
+    /// These blocks, in this order. None if one of them is the null block, isn't one of `num_blocks` or comes twice.
+    pub(super) fn of(num_blocks: u32, ids: impl Iterator<Item = BlockId>) -> Option<Self> {
+        let mut list = Self::empty(num_blocks);
+        for id in ids {
+            if id.0 == SENTINEL || id.0 >= num_blocks || list.contains(id) {
+                return None;
+            }
+            list.push_back(id);
+        }
+        Some(list)
+    }
+
+    fn empty(num_blocks: u32) -> Self {
         let mut links = vec![DETACHED; num_blocks as usize];
         links[SENTINEL as usize] = Link {
             prev: SENTINEL,
             next: SENTINEL,
         };
-        let mut list = Self { links, num_free: 0 };
-        for id in 1..num_blocks {
-            list.push_back(BlockId(id));
-        }
-        list
+        Self { links, num_free: 0 }
+    }
+
+    pub(super) fn contains(&self, id: BlockId) -> bool {
+        self.links[id.0 as usize] != DETACHED
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -71,12 +91,6 @@ impl FreeList {
         self.links[link.next as usize].prev = link.prev;
         self.links[id.0 as usize] = DETACHED;
         self.num_free -= 1;
-    }
-
-    /// Makes a block that is in the queue the last one to be handed out.
-    pub(super) fn move_to_back(&mut self, id: BlockId) {
-        self.remove(id);
-        self.push_back(id);
     }
 
     /// The free blocks, the next one to be handed out first. Ends after as many as there are blocks, even if the ring is broken.

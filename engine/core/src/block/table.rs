@@ -5,6 +5,7 @@
 
 use super::pool::{BlockPool, BlockRef};
 use crate::ids::BlockId;
+use crate::trace::TableImage;
 
 /// The null block, which stands in a table for what isn't needed any more.
 const NULL_BLOCK: BlockId = BlockId(0);
@@ -72,6 +73,28 @@ impl Table {
 }
 
 impl Tables {
+    pub(crate) fn image(&self) -> Vec<TableImage> {
+        let table = |table: &Table| TableImage {
+            num_dropped: table.num_dropped,
+            held: table.held.iter().map(BlockRef::id).collect(),
+        };
+        self.iter().map(table).collect()
+    }
+
+    /// Tables with handles of their own. None if there are as many as no sequence has, or the pool knows that nobody held one of their blocks.
+    pub(crate) fn restored(images: &[TableImage], num_groups: usize, pool: &mut BlockPool) -> Option<Self> {
+        let mut tables = Self::new(num_groups);
+        if images.len() != num_groups {
+            return None;
+        }
+        for (table, image) in tables.iter_mut().zip(images) {
+            let held: Option<Vec<_>> = image.held.iter().map(|&id| pool.adopt(id)).collect();
+            table.held = held?;
+            table.num_dropped = image.num_dropped;
+        }
+        Some(tables)
+    }
+
     pub(crate) fn new(num_groups: usize) -> Self {
         Self {
             first: Table::default(),

@@ -1,36 +1,66 @@
-//! The state of a scheduler at rest, taken out and put back, so that a recording needs no inputs from before.
+//! The whole state as data, between any two calls.
 
 use super::Scheduler;
-use crate::trace::Image;
+use super::step::{Step, Work};
+use crate::block::BlockRef;
+use crate::sequence::Sequence;
+use crate::trace::{Image, SequenceImage, StepImage, WorkImage};
 
 impl Scheduler {
-    /// The state, if nothing is going on.
-    pub(crate) fn image(&self) -> Option<Image> {
-        let is_at_rest = self.seqs.len() == 0 && self.in_flight.is_empty();
-        let (free, content) = self.pool.image().filter(|_| is_at_rest)?;
+    /// The state. Takes time for the whole pool.
+    pub(crate) fn image(&self) -> Image {
         let (served, served_floor) = self.shares.image();
-        Some(Image {
-            free,
-            content,
+        Image {
+            pool: self.pool.image(),
+            seqs: self.seqs.iter().map(Sequence::image).collect(),
+            running: self.running.iter().map(|&slot| self.seqs[slot].id).collect(),
+            in_flight: self.in_flight.iter().map(Step::image).collect(),
+            ranks: self.waiting.ranks(),
             served,
             served_floor,
             next_seq: self.next_seq,
             next_step: self.next_step,
             now: self.now,
-        })
+        }
     }
+}
 
-    /// Puts a new scheduler into a state. False if the image isn't one of this pool; the scheduler is of no use then.
-    pub(crate) fn restore(&mut self, image: &Image) -> bool {
-        self.shares.restore(&image.served, image.served_floor);
-        self.next_seq = image.next_seq;
-        self.next_step = image.next_step;
-        self.now = image.now;
-        let num_groups = self.config.groups.len();
-        let is_ours = image
-            .content
-            .iter()
-            .all(|(content, _)| usize::from(content.group.0) < num_groups);
-        is_ours && self.pool.restore(&image.free, &image.content)
+impl Sequence {
+    fn image(&self) -> SequenceImage {
+        SequenceImage {
+            id: self.id,
+            tokens: self.tokens.clone(),
+            prompt_len: self.prompt_len,
+            tables: self.tables.image(),
+            num_written: self.num_written,
+            num_preemptions: self.num_preemptions,
+            reads_prefix_cache: self.reads_prefix_cache,
+            stop: self.stop.clone(),
+            root: self.root(),
+            arrival: self.arrival,
+            priority: self.priority,
+            options: self.options,
+            rank: self.key.rank,
+            blocked_since: self.blocked_since,
+            leader: self.leader,
+        }
+    }
+}
+
+impl Step {
+    fn image(&self) -> StepImage {
+        let work = |work: &Work| WorkImage {
+            seq: work.seq,
+            num_preemptions: work.num_preemptions,
+            first: work.first,
+            num_tokens: work.num_tokens,
+            samples: work.samples,
+            copies_from: work.copy.map(|(_, leader)| leader),
+        };
+        StepImage {
+            work: self.work.iter().map(work).collect(),
+            parked: self.parked.iter().map(BlockRef::id).collect(),
+            copies: self.copies.clone(),
+        }
     }
 }

@@ -123,6 +123,7 @@ mod lookup;
 mod preempt;
 mod queue;
 mod reserve;
+mod restore;
 mod running;
 mod seats;
 mod shares;
@@ -202,14 +203,16 @@ impl Scheduler {
     pub fn with_policies(config: SchedulerConfig, policies: Policies) -> Result<Self, ConfigError> {
         config.validate()?;
         policies.validate(&config)?;
-        let max_in_flight = policies.max_in_flight as usize;
+        // Nobody has more than a few; a recording may say anything.
+        let max_in_flight = policies.max_in_flight.min(64) as usize;
         let mut pool = BlockPool::new(config.num_blocks);
         pool.log().set_detail(policies.block_events);
         Ok(Self {
             layout: KvLayout::new(&config, &policies),
             pool,
             seqs: Arena::default(),
-            running: Vec::with_capacity(config.max_num_active_seqs as usize),
+            // Each of them holds a block of its own.
+            running: Vec::with_capacity(config.max_num_active_seqs.min(config.num_blocks) as usize),
             waiting: WaitingQueue::new(policies.fair_share),
             adapters: Adapters::default(),
             shares: Shares::new(policies.fair_share),

@@ -16,7 +16,7 @@ use crate::sequence::Sequence;
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct QueueKey {
     pub(crate) priority: i64,
-    rank: i64,
+    pub(super) rank: i64,
     id: u64,
 }
 
@@ -77,6 +77,21 @@ impl WaitingQueue {
     pub(super) fn push_front(&mut self, seq: &mut Sequence, slot: Slot, order: Order) {
         self.first_rank -= 1;
         let rank = self.first_rank;
+        self.insert(seq, slot, order, rank);
+    }
+
+    /// The ranks at the front and at the back.
+    pub(super) fn ranks(&self) -> (i64, i64) {
+        (self.first_rank, self.last_rank)
+    }
+
+    pub(super) fn set_ranks(&mut self, (first, last): (i64, i64)) {
+        (self.first_rank, self.last_rank) = (first, last);
+    }
+
+    /// A sequence of an image, at the place that it had.
+    pub(super) fn insert_restored(&mut self, seq: &mut Sequence, slot: Slot, order: Order) {
+        let rank = seq.key.rank;
         self.insert(seq, slot, order, rank);
     }
 

@@ -90,18 +90,29 @@ impl Shares {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.served)
     }
 
-    /// What each tenant was served, and where one that comes begins; nobody has work.
+    /// What each tenant was served, and where one that comes begins.
     pub(super) fn image(&self) -> (Vec<(TenantId, u64)>, u64) {
         let served = self.tenants.iter().map(|(&id, tenant)| (id, tenant.served));
         (served.collect(), self.floor)
     }
 
-    pub(super) fn restore(&mut self, served: &[(TenantId, u64)], floor: u64) {
+    /// Puts back what was served; `with_work` has a tenant once for each of its sequences.
+    pub(super) fn restore(
+        &mut self,
+        served: &[(TenantId, u64)],
+        floor: u64,
+        with_work: impl Iterator<Item = TenantId>,
+    ) {
+        if !self.is_on {
+            return;
+        }
         self.floor = floor;
-        self.tenants = served
-            .iter()
-            .map(|&(id, served)| (id, Tenant { served, num_seqs: 0 }))
-            .collect();
+        for &(id, served) in served {
+            self.tenants.insert(id, Tenant { served, num_seqs: 0 });
+        }
+        for id in with_work {
+            self.tenants.entry(id).or_default().num_seqs += 1;
+        }
     }
 
     /// What every tenant was served, for fingerprints of states.

@@ -1,20 +1,23 @@
 //! What went into a scheduler, as data, and running it again.
 //!
-//! Law: a scheduler that gets the same inputs from the same start gives byte-equal plans. A recording is bounded: when it grows old it is cut
-//! at a moment at which nothing was running, and begins with an image of the pool as it was then. Should the engine never come to rest for as long as
-//! the recording may grow, the oldest inputs are dropped; the rest still tells what happened, but can't be replayed
-//! ([`ReplayError::NoStart`]) until there is another moment of rest.
+//! Law: a scheduler that gets the same inputs from the same state gives byte-equal plans and equal events. A recording is bounded, begins wherever
+//! its first input came and always has the state from which that input was taken (`recorder.rs`), so a server that never rests can
+//! be recorded, and what is kept of it when it gets stuck can be run again.
 
 mod codec;
+mod image;
 mod recorder;
 
 pub use codec::TraceError;
+pub use image::Image;
+pub(crate) use image::{PoolImage, SequenceImage, StepImage, TableImage, WorkImage};
 pub(crate) use recorder::Recorder;
 
-use crate::block::CachedBlock;
+use crate::block::BlockEventDetail;
 use crate::config::{ConfigError, SchedulerConfig};
 use crate::event::Event;
-use crate::ids::{BlockId, Micros, SeqId, StepId, TenantId};
+use crate::ids::{Micros, SeqId, StepId};
+use crate::invariant::Violation;
 use crate::plan::{StepOutcome, StepPlan};
 use crate::policy::Policies;
 use crate::request::{Request, RequestOptions};
@@ -46,22 +49,6 @@ pub enum Input {
     ResetPrefixCache,
 }
 
-/// A scheduler at rest: no sequence and no step in flight.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Image {
-    /// The free queue, the next block to be handed out first; empty for a scheduler that has never run.
-    pub(crate) free: Vec<BlockId>,
-    /// What can be found; of equal contents the one that is found first comes first.
-    pub(crate) content: Vec<(CachedBlock, BlockId)>,
-    /// What each tenant that isn't level with the others was served.
-    pub(crate) served: Vec<(TenantId, u64)>,
-    /// Where a tenant that comes begins.
-    pub(crate) served_floor: u64,
-    pub(crate) next_seq: u64,
-    pub(crate) next_step: u64,
-    pub(crate) now: Micros,
-}
-
 /// A recording.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Trace {
@@ -69,8 +56,8 @@ pub struct Trace {
     pub config: SchedulerConfig,
     /// The scheduler's policies.
     pub policies: Policies,
-    /// The state in front of the first input; `None` if it is lost.
-    pub start: Option<Image>,
+    /// The state in front of the first input.
+    pub start: Image,
     /// In order.
     pub inputs: Vec<Input>,
 }
@@ -78,41 +65,48 @@ pub struct Trace {
 /// Why a recording can't be run again.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ReplayError {
-    /// It began in the middle of work, and the inputs before were dropped.
-    #[error(
-        "the recording's start is lost: more than {num_inputs} inputs came without a moment of rest; record with a larger limit"
-    )]
-    NoStart {
-        /// Inputs that are left.
-        num_inputs: usize,
+    /// Its limits would take more memory than a recording is worth, whoever wrote it.
+    #[error("the recording's {name} is {value}; a replay takes at most {limit}")]
+    TooLarge {
+        /// The limit's name.
+        name: &'static str,
+        /// What the recording says.
+        value: u32,
+        /// What a replay takes.
+        limit: u32,
     },
     /// Its limits or policies can't work.
     #[error("the recording's limits can't work: {0}")]
     Config(#[from] ConfigError),
-    /// Its image names blocks that the pool doesn't have, or one twice.
-    #[error("the recording's image doesn't fit a pool of {num_blocks} blocks")]
-    Image {
-        /// Blocks of the pool.
-        num_blocks: u32,
-    },
+    /// Its start is no state that a scheduler with these limits can be in.
+    #[error("the recording's start isn't possible under its limits: {0}")]
+    Start(#[source] Violation),
 }
+
+/// Blocks of a pool in a replay. A server knows its own memory; whoever replays a file has it from somebody else. This many take 1.5 GiB.
+const MAX_REPLAYED_BLOCKS: u32 = 1 << 24;
+
+/// Tokens of a sequence in a replay, room for which is reserved when it starts.
+const MAX_REPLAYED_MODEL_LEN: u32 = 1 << 26;
 
 impl Trace {
     /// Runs the inputs through a new scheduler, and gives every plan and the events since the last one to `on_plan`. Calls that were refused when
     /// they were recorded are refused again, with the same effect: none.
     ///
     /// # Errors
-    /// If the recording has no start or its limits can't work.
+    /// If its limits can't work or are too large, or its start isn't possible under them.
     pub fn replay(&self, mut on_plan: impl FnMut(&StepPlan, &[Event])) -> Result<(), ReplayError> {
-        let start = self.start.as_ref().ok_or(ReplayError::NoStart {
-            num_inputs: self.inputs.len(),
-        })?;
-        let mut scheduler = Scheduler::with_policies(self.config.clone(), self.policies.clone())?;
-        if !scheduler.restore(start) {
-            return Err(ReplayError::Image {
-                num_blocks: self.config.num_blocks,
-            });
+        let at_most = [
+            ("num_blocks", self.config.num_blocks, MAX_REPLAYED_BLOCKS),
+            ("max_model_len", self.config.max_model_len, MAX_REPLAYED_MODEL_LEN),
+        ];
+        for (name, value, limit) in at_most {
+            if value > limit {
+                return Err(ReplayError::TooLarge { name, value, limit });
+            }
         }
+        let mut scheduler = Scheduler::with_policies(self.config.clone(), self.policies.clone())?;
+        scheduler.restore(&self.start).map_err(ReplayError::Start)?;
         let (mut plan, mut events) = (StepPlan::new(), Vec::new());
         for input in &self.inputs {
             if scheduler.apply(input, &mut plan, &mut events) {
@@ -125,43 +119,54 @@ impl Trace {
 }
 
 impl Scheduler {
-    /// Begins to record every input, keeping at most `limit` of them, or stops with 0. A scheduler that isn't at rest has a recording with a
-    /// start from its next moment of rest on.
+    /// Begins to record every input, at any moment, keeping at most `limit` of them, or stops with 0.
+    ///
+    /// Recording computes everything a second time, when an input becomes too old to be kept. Beginning copies the state, which takes time for the
+    /// whole pool.
     pub fn record(&mut self, limit: usize) {
-        let image = self.image();
-        self.recorder = (limit > 0).then(|| Recorder::new(limit, image));
+        let start = if limit > 0 { self.copy() } else { None };
+        self.recorder = start.map(|start| Recorder::new(limit, start));
     }
 
-    /// The recording so far, if there is one.
+    /// Another scheduler in the same state, which tells nobody of blocks.
+    fn copy(&self) -> Option<Self> {
+        let policies = Policies {
+            block_events: BlockEventDetail::Off,
+            ..self.policies.clone()
+        };
+        let mut copy = Self::with_policies(self.config.clone(), policies).ok()?;
+        let restored = copy.restore(&self.image());
+        debug_assert_eq!(
+            restored,
+            Ok(()),
+            "what a scheduler is in is possible under its limits"
+        );
+        restored.is_ok().then_some(copy)
+    }
+
+    /// The recording so far, if there is one. Takes time for the whole pool.
     pub fn trace(&self) -> Option<Trace> {
         let recorder = self.recorder.as_ref()?;
         Some(Trace {
             config: self.config.clone(),
             policies: self.policies.clone(),
-            start: recorder.start().cloned(),
+            start: recorder.start(),
             inputs: recorder.inputs().cloned().collect(),
         })
     }
 
     pub(crate) fn note(&mut self, input: impl FnOnce() -> Input) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.push(input(), None);
+            recorder.push(input());
         }
     }
 
-    /// Notes the input that may end a moment of rest.
     pub(crate) fn note_submit(&mut self, now: Micros, requests: &[Request], options: RequestOptions) {
-        let is_old = self.recorder.as_ref().is_some_and(Recorder::wants_image);
-        let image = if is_old { self.image() } else { None };
-        if let Some(recorder) = &mut self.recorder {
-            let requests = requests.to_vec();
-            let input = Input::Submit {
-                now,
-                requests,
-                options,
-            };
-            recorder.push(input, image);
-        }
+        self.note(|| Input::Submit {
+            now,
+            requests: requests.to_vec(),
+            options,
+        });
     }
 
     /// Does what an input says. True if `plan` is a new plan.

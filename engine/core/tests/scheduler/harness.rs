@@ -156,6 +156,8 @@ pub(crate) struct Engine {
     pub(crate) events: Vec<Event>,
     /// Every plan so far.
     pub(crate) plans: Vec<StepPlan>,
+    /// How many events there were with each of them.
+    pub(crate) events_at_plan: Vec<usize>,
     pub(crate) clock: u64,
     known: BTreeMap<SeqId, Known>,
     /// Digest per block and offset.
@@ -184,6 +186,7 @@ impl Engine {
             plan: StepPlan::new(),
             events: Vec::new(),
             plans: Vec::new(),
+            events_at_plan: Vec::new(),
             clock: 0,
             known: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -253,6 +256,7 @@ impl Engine {
         }
         self.assert_within_limits();
         self.plans.push(self.plan.clone());
+        self.events_at_plan.push(self.events.len());
         let started = self.execute();
         self.in_flight.push_back(started);
         true

@@ -1,17 +1,34 @@
-//! Recordings: what was recorded runs again with the same plans, from the start or from a moment of rest, through bytes and back.
+//! Recordings: what was recorded runs again with the same plans and events, from wherever it begins, through bytes and back.
 
-use kvasir_engine_core::{Input, ReplayError, StepPlan, Trace, TraceError};
+use kvasir_engine_core::{Event, ReplayError, StepPlan, Trace, TraceError};
 use proptest::prelude::*;
 
 use crate::harness::{Engine, request, roomy};
 use crate::laws::{World, action, config, setup};
 
-fn replayed(trace: &Trace) -> Vec<StepPlan> {
-    let mut plans = Vec::new();
+fn replayed(trace: &Trace) -> (Vec<StepPlan>, Vec<Event>) {
+    let (mut plans, mut events) = (Vec::new(), Vec::new());
     trace
-        .replay(|plan, _| plans.push(plan.clone()))
-        .expect("the recording has a start");
-    plans
+        .replay(|plan, new_events| {
+            plans.push(plan.clone());
+            events.extend_from_slice(new_events);
+        })
+        .expect("the recording's start is possible");
+    (plans, events)
+}
+
+/// Replays what an engine has recorded, and compares it with what the engine did last. Gives the number of plans.
+fn assert_replays(engine: &Engine, trace: &Trace) -> usize {
+    let (plans, events) = replayed(trace);
+    let text = |plans: &[StepPlan]| plans.iter().map(ToString::to_string).collect::<String>();
+    assert_eq!(
+        text(&plans),
+        text(&engine.plans[engine.plans.len() - plans.len()..])
+    );
+    if let Some(&end) = engine.events_at_plan.last().filter(|_| !plans.is_empty()) {
+        assert_eq!(events, engine.events[end - events.len()..end]);
+    }
+    plans.len()
 }
 
 /// Two sequences that share a prefix, to the end.
@@ -27,7 +44,7 @@ fn a_recording_from_the_start_gives_the_same_plans() {
     engine.scheduler.record(1000);
     work(&mut engine, 0);
     let trace = engine.scheduler.trace().expect("it records");
-    assert_eq!(replayed(&trace), engine.plans);
+    assert_eq!(assert_replays(&engine, &trace), engine.plans.len());
 }
 
 #[test]
@@ -41,22 +58,21 @@ fn nothing_is_recorded_without_being_asked() {
 }
 
 #[test]
-fn an_old_recording_begins_anew_at_a_moment_of_rest_with_the_cache_as_it_was() {
+fn an_old_recording_begins_later_with_the_cache_as_it_was() {
     let mut engine = Engine::new(roomy());
     engine.scheduler.record(40);
     for round in 0..10 {
         work(&mut engine, 5 * (round % 2));
     }
     let trace = engine.scheduler.trace().expect("it records");
-    assert!(trace.inputs.len() <= 40);
-    let plans = replayed(&trace);
-    assert!(!plans.is_empty() && plans.len() < engine.plans.len());
-    assert_eq!(plans, engine.plans[engine.plans.len() - plans.len()..]);
+    assert_eq!(trace.inputs.len(), 40);
+    let num_plans = assert_replays(&engine, &trace);
+    assert!(num_plans > 0 && num_plans < engine.plans.len());
     assert!(engine.scheduler.stats().prefix_cache_hits > 0);
 }
 
 #[test]
-fn a_recording_that_finds_no_rest_says_so_and_recovers_at_the_next_one() {
+fn a_server_that_never_rests_has_a_recording_with_a_start() {
     let mut engine = Engine::new(roomy());
     engine.scheduler.record(10);
     engine.submit(request([1], 50));
@@ -65,16 +81,20 @@ fn a_recording_that_finds_no_rest_says_so_and_recovers_at_the_next_one() {
     }
     let trace = engine.scheduler.trace().expect("it records");
     assert_eq!(trace.inputs.len(), 10);
-    assert_eq!(
-        trace.replay(|_, _| ()),
-        Err(ReplayError::NoStart { num_inputs: 10 })
-    );
-    engine.run();
-    let before = engine.plans.len();
-    engine.submit(request([2], 2));
-    engine.run();
+    assert_eq!(assert_replays(&engine, &trace), 5);
+}
+
+#[test]
+fn a_recording_begins_in_the_middle_of_work() {
+    let mut engine = Engine::new(roomy());
+    engine.submit(request(0..9, 20));
+    engine.step();
+    assert!(engine.start());
+    engine.scheduler.record(1000);
+    engine.finish();
+    work(&mut engine, 0);
     let trace = engine.scheduler.trace().expect("it records");
-    assert!(engine.plans[before..].ends_with(&replayed(&trace)));
+    assert_eq!(assert_replays(&engine, &trace), engine.plans.len() - 2);
 }
 
 #[test]
@@ -97,16 +117,28 @@ fn bytes_that_are_no_recording_are_refused() {
 }
 
 #[test]
-fn an_image_that_does_not_fit_the_pool_is_refused() {
+fn a_start_that_does_not_fit_the_pool_is_refused() {
     let mut engine = Engine::new(roomy());
     work(&mut engine, 0);
     engine.scheduler.record(100);
     work(&mut engine, 0);
     let mut trace = engine.scheduler.trace().expect("it records");
     trace.config.num_blocks -= 1;
+    let refused = trace.replay(|_, _| ());
+    assert!(matches!(refused, Err(ReplayError::Start(_))), "{refused:?}");
+}
+
+#[test]
+fn a_recording_that_would_take_all_memory_is_refused() {
+    let mut engine = Engine::new(roomy());
+    engine.scheduler.record(100);
+    let mut trace = engine.scheduler.trace().expect("it records");
+    trace.config.num_blocks = 1 << 25;
+    let (value, limit) = (1 << 25, 1 << 24);
+    let name = "num_blocks";
     assert_eq!(
         trace.replay(|_, _| ()),
-        Err(ReplayError::Image { num_blocks: 1000 })
+        Err(ReplayError::TooLarge { name, value, limit })
     );
 }
 
@@ -114,44 +146,52 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn any_recording_replays_byte_for_byte_through_bytes_and_back(
+    fn a_recording_cut_anywhere_replays_byte_for_byte_through_bytes_and_back(
         setup in setup(),
-        limit in 20_usize..200,
+        begin in 0_usize..60,
+        limit in 1_usize..150,
         actions in proptest::collection::vec(action(), 0..100),
+    ) {
+        let mut world = World::new(setup);
+        for (index, action) in actions.into_iter().enumerate() {
+            if index == begin {
+                world.engine.scheduler.record(limit);
+            }
+            world.act(action)?;
+        }
+        let bytes = world.engine.scheduler.trace().map(|trace| trace.to_bytes());
+        if let Some(bytes) = bytes {
+            let trace = Trace::from_bytes(&bytes).expect("it was written just now");
+            prop_assert_eq!(trace.to_bytes(), bytes);
+            assert_replays(&world.engine, &trace);
+        }
+        let engine = world.settle()?;
+        if let Some(trace) = engine.scheduler.trace() {
+            assert_replays(&engine, &trace);
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(
+        setup in setup(),
+        actions in proptest::collection::vec(action(), 1..40),
+        limit in 1_usize..20,
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
+        tail in proptest::collection::vec(any::<u8>(), 0..2),
     ) {
         let mut world = World::new(setup);
         world.engine.scheduler.record(limit);
         for action in actions {
             world.act(action)?;
         }
-        let engine = world.settle()?;
-        let trace = engine.scheduler.trace().expect("it records");
-        let bytes = trace.to_bytes();
-        let trace = Trace::from_bytes(&bytes).expect("it was written just now");
-        prop_assert_eq!(trace.to_bytes(), bytes);
-        if trace.start.is_some() {
-            let text = |plans: &[StepPlan]| plans.iter().map(ToString::to_string).collect::<String>();
-            let plans = replayed(&trace);
-            prop_assert_eq!(text(&plans), text(&engine.plans[engine.plans.len() - plans.len()..]));
+        let mut bytes = world.engine.scheduler.trace().expect("it records").to_bytes();
+        for (at, value) in changes {
+            let at = 16 + at.index(bytes.len() - 16);
+            bytes[at] = value;
         }
-    }
-
-    #[test]
-    fn hostile_bytes_never_panic(
-        at in any::<proptest::sample::Index>(),
-        value in any::<u8>(),
-        tail in proptest::collection::vec(any::<u8>(), 0..40),
-    ) {
-        let mut engine = Engine::new(crate::harness::ten_blocks());
-        engine.scheduler.record(30);
-        work(&mut engine, 0);
-        let mut bytes = engine.scheduler.trace().expect("it records").to_bytes();
-        let at = 16 + at.index(bytes.len() - 16);
-        bytes[at] = value;
         bytes.extend(tail);
         if let Ok(trace) = Trace::from_bytes(&bytes)
             && trace.config.num_blocks < 1000
-            && trace.inputs.iter().all(|input| matches!(input, Input::Schedule(_) | Input::Complete(..)))
         {
             drop(trace.replay(|_, _| ()));
         }

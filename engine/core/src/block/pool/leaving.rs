@@ -47,7 +47,7 @@ impl BlockPool {
         }
     }
 
-    fn release_later(&mut self, table: Vec<BlockRef>) {
+    pub(super) fn release_later(&mut self, table: Vec<BlockRef>) {
         for block in &table {
             self.leaving.num_refs[block.0.0 as usize] += 1;
             self.leaving.num_blocks += u32::from(self.is_as_good_as_free(block.0));

@@ -19,9 +19,6 @@ use super::prefix::PrefixIndex;
 use crate::ids::BlockId;
 use leaving::{Leaving, SLICE};
 
-/// What can be found, and where.
-pub(crate) type Contents = Vec<(CachedBlock, BlockId)>;
-
 /// Counts references and keeps the free queue and the index of content in step with them.
 #[derive(Debug)]
 #[cfg_attr(feature = "model", derive(Clone))]
