@@ -96,6 +96,7 @@ pub(crate) fn attend(
         pool,
         scratch,
         pieces,
+        ..
     } = backend;
     let rows_per_piece = (QUERIES_PER_PIECE / group).max(1);
     list_pieces(pieces, batch, kv.layout.num_kv_heads(), rows_per_piece);

@@ -3,8 +3,10 @@
 use std::sync::Mutex;
 
 use kvasir_backend::{
-    Activation, AttentionBatch, AttentionSpec, Backend, BackendError, KvShape, RopeTable, WeightView,
+    Activation, AttentionBatch, AttentionSpec, Backend, BackendError, BlockCopy, KvShape, RopeTable,
+    WeightView,
 };
+
 use kvasir_kernels_cpu::{AttentionScratch, Gate, Isa, Kernels, MatmulScratch};
 
 use crate::attention::{self, AttentionPiece};
@@ -55,6 +57,8 @@ pub struct CpuBackend {
     /// One for each thread.
     pub(crate) scratch: Vec<Mutex<Scratch>>,
     pub(crate) pieces: Vec<AttentionPiece>,
+    /// One layer of the blocks that are being copied.
+    copied: Vec<u8>,
 }
 
 /// A thread's working memory.
@@ -84,6 +88,7 @@ impl CpuBackend {
             pool,
             scratch,
             pieces: Vec::new(),
+            copied: Vec::new(),
         })
     }
 
@@ -125,6 +130,10 @@ impl Backend for CpuBackend {
 
     fn new_kv(&mut self, shape: KvShape) -> Result<CpuKv, BackendError> {
         CpuKv::new(shape)
+    }
+
+    fn copy_blocks(&mut self, copies: &[BlockCopy], kv: &mut CpuKv) -> Result<(), BackendError> {
+        kv.copy_blocks(copies, &mut self.copied)
     }
 
     fn embed(&mut self, table: &CpuMatrix, tokens: &[u32], out: &mut CpuBuffer) -> Result<(), BackendError> {

@@ -1,6 +1,6 @@
 //! Checks of operands, before anything is indexed by them.
 
-use kvasir_backend::{AttentionBatch, AttentionSpec, BackendError, RopeTable};
+use kvasir_backend::{AttentionBatch, AttentionSpec, BackendError, BlockCopy, RopeTable};
 
 use crate::kv::CpuKv;
 
@@ -58,6 +58,30 @@ pub(crate) fn check_batch(
     }
     if next_row != rows {
         return fail(format!("the sequences have {next_row} rows, the buffer {rows}"));
+    }
+    Ok(())
+}
+
+/// Every block exists and has as many positions as are copied.
+pub(crate) fn check_copies(
+    operation: &'static str,
+    copies: &[BlockCopy],
+    kv: &CpuKv,
+) -> Result<(), BackendError> {
+    for copy in copies {
+        if let Some(block) = [copy.from, copy.to]
+            .into_iter()
+            .find(|block| block.0 as usize >= kv.num_blocks)
+        {
+            return Err(shape(
+                operation,
+                format!("block {} of {}", block.0, kv.num_blocks),
+            ));
+        }
+        if copy.num_positions as usize > kv.layout.block_size() {
+            let (found, size) = (copy.num_positions, kv.layout.block_size());
+            return Err(shape(operation, format!("{found} positions of blocks of {size}")));
+        }
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! The KV cache's storage.
 
-use kvasir_backend::{BackendError, KvDType, KvShape};
+use kvasir_backend::{BackendError, BlockCopy, KvDType, KvShape};
+
 use kvasir_kernels_cpu::{KvLayout, KvType};
 
+use crate::check::check_copies;
 use crate::region::Region;
 
 /// K and V of all layers: `[layer][block][kv head]`; the kernels' `KvLayout` has the rest.
@@ -57,4 +59,48 @@ impl CpuKv {
         let len = self.layer_bytes();
         &mut self.region.bytes_mut()[layer * len..][..len]
     }
+
+    /// See [`kvasir_backend::Backend::copy_blocks`]. `copied` is scratch memory: it holds one layer of the blocks, so that all are read before one is
+    /// written.
+    pub(crate) fn copy_blocks(
+        &mut self,
+        copies: &[BlockCopy],
+        copied: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
+        check_copies("copy_blocks", copies, self)?;
+        let layout = self.layout;
+        let (block_bytes, head_bytes) = (layout.block_bytes(), layout.head_bytes());
+        if head_bytes == 0 {
+            return Ok(());
+        }
+        for layer in 0..self.num_layers {
+            let blocks = self.layer_mut(layer);
+            copied.clear();
+            for copy in copies {
+                copied.extend_from_slice(&blocks[copy.from.0 as usize * block_bytes..][..block_bytes]);
+            }
+            for (copy, from) in copies.iter().zip(copied.chunks(block_bytes)) {
+                let to = &mut blocks[copy.to.0 as usize * block_bytes..][..block_bytes];
+                for (from, to) in from.chunks_exact(head_bytes).zip(to.chunks_exact_mut(head_bytes)) {
+                    copy_positions(layout, from, to, copy.num_positions as usize);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies the first positions of one head's part of a block. K lies by dimension and V by position, as the layout's documentation says.
+fn copy_positions(layout: KvLayout, from: &[u8], to: &mut [u8], num_positions: usize) {
+    let value = layout.kv_type().value_bytes();
+    let (row, used) = (layout.block_size() * value, num_positions * value);
+    let keys = layout.head_dim() * row;
+    for (to, from) in to[..keys]
+        .chunks_exact_mut(row)
+        .zip(from[..keys].chunks_exact(row))
+    {
+        to[..used].copy_from_slice(&from[..used]);
+    }
+    let values = keys..keys + layout.head_dim() * used;
+    to[values.clone()].copy_from_slice(&from[values]);
 }

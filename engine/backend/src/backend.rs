@@ -5,11 +5,11 @@
 //! 2. Attention reads K and V from the cache, after rounding to its type, in pieces of whole blocks, also for the positions
 //!    that the same step wrote. So a position computes the same alone, batched, chunked, resumed and after a prefix hit.
 
-use kvasir_engine_core::BlockId;
+use kvasir_engine_core::{BlockCopy, BlockId};
 use kvasir_weights::DType;
 
 /// A device that computes. All matrices multiply as `out[r][o] = sum over k of x[r][k] * w[o][k]`.
-pub trait Backend: Send {
+pub trait Backend: Send + 'static {
     /// A weight matrix in the device's own layout.
     type Matrix: Send;
     /// A weight vector, in f32.
@@ -43,6 +43,13 @@ pub trait Backend: Send {
     /// # Errors
     /// If the shape isn't supported or the reservation fails.
     fn new_kv(&mut self, shape: KvShape) -> Result<Self::Kv, BackendError>;
+
+    /// Copies K and V of the first positions of blocks to the same places of other blocks, in all layers. All reads come before all writes, so that chains
+    /// and swaps of blocks give what they say; of several writes to one block the last one holds. Other positions keep what they have. Whose blocks they are (`seq`, `group`) means nothing here.
+    ///
+    /// # Errors
+    /// If a block doesn't exist or has fewer positions.
+    fn copy_blocks(&mut self, copies: &[BlockCopy], kv: &mut Self::Kv) -> Result<(), BackendError>;
 
     /// `out[i] = table[tokens[i]]`; sets `out`'s rows.
     ///

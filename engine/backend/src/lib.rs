@@ -12,4 +12,5 @@ pub use backend::{
     RopeStyle, RopeTable, WeightView,
 };
 pub use executor::{ExecError, Executor, NewSequence, Sampled, StepResult, Ticket};
+pub use kvasir_engine_core::BlockCopy;
 pub use kvasir_weights::DType;

@@ -147,6 +147,9 @@ pub enum ModelError {
         /// How many bytes; `usize::MAX` if the number itself overflows.
         bytes: usize,
     },
+    /// The operating system gave no thread.
+    #[error("can't start the executor's thread: {0}")]
+    StartThread(#[source] std::io::Error),
     /// The device refused.
     #[error("the device can't load the model: {0}")]
     Backend(#[source] BackendError),

@@ -1,86 +1,70 @@
-//! Runs the scheduler's plans on one device.
+//! The executor of one engine: checks plans on the caller's thread and has them run on its own, so that the next step is planned while one is computed.
 //!
-//! One step is in flight at a time: `submit` checks the plan, updates block tables and runs the layers over all rows;
-//! `sample` computes logits for just the rows that need them. A plan that fails its checks changes nothing; a device
-//! error loses the step but not the executor.
+//! `submit` compares the plan with what the steps before it have planned, also those in flight, and hands a copy to the thread; a plan that fails its
+//! checks changes nothing. `sample` waits for the oldest step. A panic of the thread surfaces as a panic of the next call that hears of it.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
 
-use kvasir_backend::{
-    AttentionBatch, AttentionSeq, Backend, BackendError, ExecError, Executor, NewSequence, Sampled,
-    StepResult, Ticket,
-};
-use kvasir_engine_core::{BlockId, SeqId, StepId, StepPlan, TokenId};
-use kvasir_sampling::Scratch;
+use kvasir_backend::{Backend, ExecError, Executor, NewSequence, StepResult, Ticket};
+use kvasir_engine_core::{SeqId, StepId, StepPlan};
 
 use crate::config::ModelConfig;
-use crate::plan::{Limits, validate};
-use crate::sequence::{Sequence, Sequences};
-use crate::transformer::{HEAD_ROWS, Transformer};
+use crate::error::ModelError;
+use crate::job::{Changes, Command, Job, Observe, Reply};
+use crate::plan::{Limits, Seen, validate};
+use crate::runner::{LogitsObserver, Runner};
+use crate::sequence::{Planned, Sequence};
 
-/// Sees the logits of a row before anything is done to them: sequence, position of the row's token, logits.
-pub type LogitsObserver = Box<dyn FnMut(SeqId, usize, &[f32]) + Send>;
+/// One step runs and one waits for it: more would only be planned on older news.
+const MAX_IN_FLIGHT: usize = 2;
 
-/// A loaded model: the executor of one engine.
-pub struct Model<B: Backend> {
-    backend: B,
-    transformer: Transformer<B>,
-    kv: B::Kv,
+/// A loaded model: the executor of one engine. Dropping it waits for the steps in flight.
+pub struct Model {
     config: ModelConfig,
     limits: Limits,
-    sequences: Sequences,
-    in_flight: Option<StepId>,
-    /// Rows of the step in flight whose logits are needed, in order.
-    wanted: Vec<WantedRow>,
-    observer: Option<LogitsObserver>,
-    memory: StepMemory,
+    planned: BTreeMap<SeqId, Planned>,
+    changes: Changes,
+    in_flight: VecDeque<StepId>,
+    /// Jobs that came back.
+    spare: Vec<Job>,
+    seen: Seen,
+    /// None when the model is being dropped.
+    commands: Option<SyncSender<Command>>,
+    replies: Receiver<Reply>,
+    /// None once it has ended.
+    thread: Option<JoinHandle<()>>,
 }
 
-/// Memory that is reused from step to step; its content means nothing between calls.
-#[derive(Default)]
-struct StepMemory {
-    tokens: Vec<TokenId>,
-    seqs: Vec<AttentionSeq<'static>>,
-    seen: Vec<SeqId>,
-    rows: Vec<usize>,
-    logits: Vec<f32>,
-    sampling: Scratch,
-}
-
-/// A row whose logits are needed.
-#[derive(Clone, Copy, Debug)]
-struct WantedRow {
-    row: usize,
-    seq: SeqId,
-    position: usize,
-    /// For its sample, or for the log probability of the prompt's next token.
-    samples: bool,
-}
-
-impl<B: Backend> Model<B> {
-    pub(crate) fn new(
-        backend: B,
-        transformer: Transformer<B>,
-        kv: B::Kv,
+impl Model {
+    /// Starts the executor's thread.
+    pub(crate) fn start<B: Backend>(
+        runner: Runner<B>,
         config: ModelConfig,
         limits: Limits,
-    ) -> Self {
-        let memory = StepMemory {
-            logits: vec![0.0; config.vocab_size],
-            ..StepMemory::default()
-        };
-        Self {
-            backend,
-            transformer,
-            kv,
+    ) -> Result<Self, ModelError> {
+        // As large as what can be under way, so that no side ever waits to send.
+        let (commands, to_run) = sync_channel(MAX_IN_FLIGHT);
+        let (done, replies) = sync_channel(MAX_IN_FLIGHT);
+        let thread = Builder::new()
+            .name("kvasir-executor".to_owned())
+            .spawn(move || runner.serve(&to_run, &done))
+            .map_err(ModelError::StartThread)?;
+        Ok(Self {
             config,
             limits,
-            sequences: Sequences::new(),
-            in_flight: None,
-            wanted: Vec::new(),
-            observer: None,
-            memory,
-        }
+            planned: BTreeMap::new(),
+            changes: Changes::default(),
+            in_flight: VecDeque::with_capacity(MAX_IN_FLIGHT),
+            spare: Vec::with_capacity(MAX_IN_FLIGHT),
+            seen: Seen::new(),
+            commands: Some(commands),
+            replies,
+            thread: Some(thread),
+        })
     }
 
     /// The description that the model was loaded from.
@@ -90,191 +74,117 @@ impl<B: Backend> Model<B> {
 
     /// Calls `observer` with all logits that later steps compute: for fidelity tests and diagnosis.
     pub fn observe_logits(&mut self, observer: Option<LogitsObserver>) {
-        self.observer = observer;
+        self.changes.observer = Some(Observe(observer));
     }
 
-    fn run_layers(&mut self, plan: &StepPlan) -> Result<(), BackendError> {
-        let Self {
-            backend,
-            transformer,
-            kv,
-            sequences,
-            wanted,
-            memory,
-            ..
-        } = self;
-        memory.tokens.clear();
-        wanted.clear();
-        let mut seqs = reuse(mem::take(&mut memory.seqs));
-        for planned in &plan.seqs {
-            // `validate` has looked it up.
-            let Some(sequence) = sequences.get(&planned.seq) else {
-                continue;
-            };
-            let first_row = memory.tokens.len();
-            memory
-                .tokens
-                .extend_from_slice(&plan.tokens[planned.tokens.clone()]);
-            let first_position = planned.first_position as usize;
-            let num_rows = planned.tokens.len();
-            seqs.push(AttentionSeq {
-                first_row,
-                num_rows,
-                first_position,
-                blocks: &sequence.blocks,
-            });
-            let last = if planned.samples { Some(num_rows - 1) } else { None };
-            let for_prompt = (0..num_rows).filter(|row| sequence.wants_logprobs_after(first_position + row));
-            wanted.extend(for_prompt.chain(last).map(|row| WantedRow {
-                row: first_row + row,
-                seq: planned.seq,
-                position: first_position + row,
-                samples: Some(row) == last,
-            }));
-        }
-        let result = if seqs.is_empty() {
-            Ok(())
+    fn check_room(&self, step: StepId) -> Result<(), ExecError> {
+        let reason = if self.in_flight.contains(&step) {
+            "it is in flight already".to_owned()
+        } else if self.in_flight.len() >= MAX_IN_FLIGHT {
+            format!("{MAX_IN_FLIGHT} steps are in flight, and the oldest was not sampled yet")
         } else {
-            transformer.forward(backend, kv, &memory.tokens, &AttentionBatch { seqs: &seqs })
+            return Ok(());
         };
-        memory.seqs = reuse(seqs);
-        result
+        Err(ExecError::InvalidPlan { step, reason })
     }
 
-    fn run_head(&mut self) -> Result<StepResult, BackendError> {
-        let Self {
-            backend,
-            transformer,
-            sequences,
-            wanted,
-            observer,
-            memory,
-            ..
-        } = self;
-        let num_samples = wanted.iter().filter(|wanted| wanted.samples).count();
-        let mut result = StepResult {
-            sampled: Vec::with_capacity(num_samples),
-            ..StepResult::default()
-        };
-        for chunk in wanted.chunks(HEAD_ROWS) {
-            memory.rows.clear();
-            memory.rows.extend(chunk.iter().map(|wanted| wanted.row));
-            transformer.head(backend, &memory.rows)?;
-            for (index, wanted) in chunk.iter().enumerate() {
-                transformer.read_logits(backend, index, &mut memory.logits)?;
-                if let Some(observer) = observer {
-                    observer(wanted.seq, wanted.position, &memory.logits);
-                }
-                let Some(sequence) = sequences.get_mut(&wanted.seq) else {
-                    continue;
-                };
-                if wanted.samples {
-                    let choice = sequence.sampler.sample(&mut memory.logits, &mut memory.sampling);
-                    let sampled = Sampled {
-                        seq: wanted.seq,
-                        token: choice.token,
-                        logprobs: choice.logprobs,
-                    };
-                    result.sampled.push(sampled);
-                } else if let Some(logprobs) = sequence.prompt_logprobs_after(wanted.position, &memory.logits)
-                {
-                    match result.prompt_logprobs.last_mut() {
-                        Some((seq, list)) if *seq == wanted.seq => list.push(logprobs),
-                        _ => result.prompt_logprobs.push((wanted.seq, vec![logprobs])),
-                    }
-                }
+    fn send(&mut self, command: Command) -> Result<(), ExecError> {
+        match &self.commands {
+            Some(commands) if commands.send(command).is_ok() => Ok(()),
+            _ => Err(self.thread_ended()),
+        }
+    }
+
+    fn receive(&mut self) -> Result<Reply, ExecError> {
+        self.replies.recv().map_err(|_| self.thread_ended())
+    }
+
+    /// Nothing ends the thread but a panic, which goes on here; later calls get an error.
+    fn thread_ended(&mut self) -> ExecError {
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
+            resume_unwind(panic);
+        }
+        ExecError::Device("the executor's thread has ended".to_owned())
+    }
+
+    fn note_submitted(&mut self, plan: &StepPlan) {
+        for part in &plan.seqs {
+            if let Some(planned) = self.planned.get_mut(&part.seq) {
+                planned.num_blocks = part.blocks_from as usize + part.blocks.len();
+                planned.num_outputs += usize::from(part.samples);
             }
         }
-        Ok(result)
     }
 
-    /// Computes tokens at positions from 0 in the null block, whose content nobody reads.
-    fn run_warmup(&mut self, num_tokens: usize) -> Result<(), BackendError> {
-        let Self {
-            backend,
-            transformer,
-            kv,
-            limits,
-            memory,
-            ..
-        } = self;
-        memory.tokens.clear();
-        memory.tokens.resize(num_tokens, 0);
-        let blocks = vec![BlockId(0); num_tokens.div_ceil(limits.block_size)];
-        let seqs = [AttentionSeq {
-            first_row: 0,
-            num_rows: num_tokens,
-            first_position: 0,
-            blocks: &blocks,
-        }];
-        transformer.forward(backend, kv, &memory.tokens, &AttentionBatch { seqs: &seqs })?;
-        transformer.head(backend, &[num_tokens - 1])?;
-        transformer.read_logits(backend, 0, &mut memory.logits)
-    }
-
-    /// Forgets sequences that were released while the step was in flight.
-    fn end_step(&mut self) {
-        self.in_flight = None;
-        self.wanted.clear();
-        self.sequences.retain(|_, sequence| !sequence.is_released);
+    fn note_done(&mut self, plan: &StepPlan, result: Result<&StepResult, &ExecError>) {
+        match result {
+            Ok(result) => {
+                for sampled in &result.sampled {
+                    if let Some(planned) = self.planned.get_mut(&sampled.seq) {
+                        planned.num_told += 1;
+                    }
+                }
+                result.failed.iter().for_each(|(seq, _)| self.release(*seq));
+            }
+            Err(_) => plan.seqs.iter().for_each(|part| self.release(part.seq)),
+        }
     }
 }
 
-impl<B: Backend> Executor for Model<B> {
+impl Executor for Model {
+    fn max_in_flight(&self) -> usize {
+        MAX_IN_FLIGHT
+    }
+
     fn admit(&mut self, sequence: NewSequence) {
-        self.sequences
-            .insert(sequence.seq, Sequence::new(&sequence, self.limits.vocab_size));
+        // An id that comes again means another sequence.
+        self.release(sequence.seq);
+        let vocab_size = self.limits.vocab_size;
+        let planned = Planned::new(&sequence, vocab_size);
+        self.planned.insert(sequence.seq, planned);
+        let admitted = Sequence::new(&sequence, vocab_size);
+        self.changes.admitted.insert(sequence.seq, admitted);
     }
 
     fn release(&mut self, seq: SeqId) {
-        if self.in_flight.is_none() {
-            self.sequences.remove(&seq);
-        } else if let Some(sequence) = self.sequences.get_mut(&seq) {
-            sequence.is_released = true;
+        let is_known = self.planned.remove(&seq).is_some();
+        let was_unheard_of = self.changes.admitted.remove(&seq).is_some();
+        if is_known && !was_unheard_of {
+            self.changes.released.push(seq);
         }
     }
 
     fn submit(&mut self, plan: &StepPlan) -> Result<Ticket, ExecError> {
-        if let Some(step) = self.in_flight {
-            let reason = format!("step {} is in flight and was not sampled yet", step.0);
-            return Err(ExecError::InvalidPlan {
-                step: plan.step,
-                reason,
-            });
-        }
-        validate(plan, &self.limits, &self.sequences, &mut self.memory.seen)?;
-        for planned in &plan.seqs {
-            if let Some(sequence) = self.sequences.get_mut(&planned.seq) {
-                sequence.blocks.truncate(planned.blocks_from as usize);
-                sequence
-                    .blocks
-                    .extend_from_slice(&plan.blocks[planned.blocks.clone()]);
-            }
-        }
-        if let Err(error) = self.run_layers(plan) {
-            self.end_step();
-            return Err(device(&error));
-        }
-        self.in_flight = Some(plan.step);
+        self.check_room(plan.step)?;
+        validate(plan, &self.limits, &self.planned, &mut self.seen)?;
+        let mut job = self.spare.pop().unwrap_or_default();
+        job.set_plan(plan);
+        job.changes = mem::take(&mut self.changes);
+        self.note_submitted(plan);
+        self.send(Command::Step(job))?;
+        self.in_flight.push_back(plan.step);
         Ok(Ticket(plan.step))
     }
 
     fn sample(&mut self, ticket: Ticket) -> Result<StepResult, ExecError> {
-        if self.in_flight != Some(ticket.0) {
-            let reason = format!("its ticket is not the one in flight, {:?}", self.in_flight);
+        let oldest = self.in_flight.front();
+        if oldest != Some(&ticket.0) {
+            let reason = format!("its ticket is not that of the oldest step in flight, {oldest:?}");
             return Err(ExecError::InvalidPlan {
                 step: ticket.0,
                 reason,
             });
         }
-        let result = self.run_head();
-        self.end_step();
-        result.map_err(|error| device(&error))
+        self.in_flight.pop_front();
+        let Reply { job, result } = self.receive()?;
+        self.note_done(&job.plan, result.as_ref());
+        self.spare.push(job);
+        result
     }
 
     fn warmup(&mut self, max_num_tokens: usize) -> Result<(), ExecError> {
-        if let Some(step) = self.in_flight {
-            let reason = "warming up would overwrite it".to_owned();
+        if let Some(&step) = self.in_flight.front() {
+            let reason = "it is in flight, and warming up waits for nothing".to_owned();
             return Err(ExecError::InvalidPlan { step, reason });
         }
         let num_tokens = max_num_tokens
@@ -283,23 +193,18 @@ impl<B: Backend> Executor for Model<B> {
         if num_tokens == 0 {
             return Ok(());
         }
-        self.run_warmup(num_tokens).map_err(|error| device(&error))
+        self.send(Command::Warmup(num_tokens))?;
+        self.receive()?.result.map(drop)
     }
 }
 
-/// Empties the list for another borrow but keeps its memory: collecting a vector's own iterator works in place.
-fn reuse<'a>(mut list: Vec<AttentionSeq<'_>>) -> Vec<AttentionSeq<'a>> {
-    list.clear();
-    list.into_iter()
-        .map(|_| AttentionSeq {
-            first_row: 0,
-            num_rows: 0,
-            first_position: 0,
-            blocks: &[],
-        })
-        .collect()
-}
-
-fn device(error: &BackendError) -> ExecError {
-    ExecError::Device(error.to_string())
+impl Drop for Model {
+    fn drop(&mut self) {
+        // The thread ends when nobody can send any more.
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic is of no use to anybody who didn't ask for a result.
+            thread.join().ok();
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::config::ModelConfig;
 use crate::error::ModelError;
 use crate::executor::Model;
 use crate::plan::Limits;
+use crate::runner::Runner;
 use crate::transformer::Transformer;
 
 /// Block sizes above this waste most of a block on most sequences; the bound keeps sizes in 64 bits.
@@ -48,17 +49,17 @@ pub struct LoadProgress {
     pub total_bytes: u64,
 }
 
-/// Loads a model onto a device.
+/// Loads a model onto a device, and starts the thread that will run its steps.
 ///
 /// # Errors
-/// If options are out of range, a tensor is missing, unexpected or of the wrong shape, or the device refuses. The tensors
+/// If options are out of range, a tensor is missing, unexpected or of the wrong shape, or the device or the operating system refuses. The tensors
 /// are checked before anything is allocated.
 pub fn load<B: Backend>(
     mut backend: B,
     checkpoint: &Checkpoint,
     config: ModelConfig,
     mut options: LoadOptions<'_>,
-) -> Result<Model<B>, ModelError> {
+) -> Result<Model, ModelError> {
     check_options(&config, &options)?;
     let kv_shape = kv_shape(&config, options.kv)?;
     check_tensors(&config, checkpoint)?;
@@ -78,7 +79,8 @@ pub fn load<B: Backend>(
         block_size: options.kv.block_size,
         num_blocks: options.kv.num_blocks,
     };
-    Ok(Model::new(backend, transformer, kv, config, limits))
+    let runner = Runner::new(backend, transformer, kv, limits.block_size, limits.vocab_size);
+    Model::start(runner, config, limits)
 }
 
 /// Bytes of one KV block over all layers.

@@ -1,9 +1,14 @@
 //! Checks a plan against the contract before anything of it is carried out, so that a bad plan changes nothing.
 
-use kvasir_backend::ExecError;
-use kvasir_engine_core::{BlockId, PENDING_TOKEN, SeqId, SeqPlan, StepPlan};
+use std::collections::BTreeMap;
 
-use crate::sequence::{Sequence, Sequences};
+use kvasir_backend::ExecError;
+use kvasir_engine_core::{BlockCopy, BlockId, PENDING_TOKEN, SeqId, SeqPlan, StepPlan, TokenId};
+
+use crate::sequence::Planned;
+
+/// Scratch memory: the sequences of a plan, and where in the plan they are.
+pub(crate) type Seen = Vec<(SeqId, usize)>;
 
 /// What plans have to keep within.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +32,8 @@ pub(crate) struct Limits {
 pub(crate) fn validate(
     plan: &StepPlan,
     limits: &Limits,
-    sequences: &Sequences,
-    seen: &mut Vec<SeqId>,
+    sequences: &BTreeMap<SeqId, Planned>,
+    seen: &mut Seen,
 ) -> Result<(), ExecError> {
     let invalid = |reason: String| ExecError::InvalidPlan {
         step: plan.step,
@@ -40,20 +45,16 @@ pub(crate) fn validate(
             plan.num_groups
         )));
     }
-    if !plan.copies.is_empty() {
-        return Err(invalid(
-            "it copies blocks, which this executor doesn't".to_owned(),
-        ));
-    }
     seen.clear();
     let mut num_tokens = 0_usize;
-    for seq in &plan.seqs {
-        let sequence = sequences.get(&seq.seq).filter(|sequence| !sequence.is_released);
-        let sequence = sequence.ok_or(ExecError::UnknownSequence(seq.seq))?;
+    for (index, seq) in plan.seqs.iter().enumerate() {
+        let sequence = sequences
+            .get(&seq.seq)
+            .ok_or(ExecError::UnknownSequence(seq.seq))?;
         check_sequence(plan, seq, limits, sequence)
             .map_err(|reason| invalid(format!("sequence {}: {reason}", seq.seq.0)))?;
         num_tokens = num_tokens.saturating_add(seq.tokens.len());
-        seen.push(seq.seq);
+        seen.push((seq.seq, index));
     }
     if num_tokens > limits.max_num_tokens {
         return Err(invalid(format!(
@@ -62,18 +63,17 @@ pub(crate) fn validate(
         )));
     }
     seen.sort_unstable();
-    match seen.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(invalid(format!("sequence {} appears twice", pair[0].0))),
-        None => Ok(()),
+    if let Some(pair) = seen.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(invalid(format!("sequence {} appears twice", pair[0].0.0)));
     }
+    for copy in &plan.copies {
+        check_copy(plan, copy, limits, seen)
+            .map_err(|reason| invalid(format!("the copy for sequence {}: {reason}", copy.seq.0)))?;
+    }
+    Ok(())
 }
 
-fn check_sequence(
-    plan: &StepPlan,
-    seq: &SeqPlan,
-    limits: &Limits,
-    sequence: &Sequence,
-) -> Result<(), String> {
+fn check_sequence(plan: &StepPlan, seq: &SeqPlan, limits: &Limits, sequence: &Planned) -> Result<(), String> {
     let tokens = plan
         .tokens
         .get(seq.tokens.clone())
@@ -91,15 +91,7 @@ fn check_sequence(
             limits.vocab_size
         ));
     }
-    if tokens.contains(&PENDING_TOKEN) {
-        return Err("a token is still being sampled, but only one step can be in flight".to_owned());
-    }
-    if let Some(token) = tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
-        return Err(format!(
-            "token {token} is outside the vocabulary of {}",
-            limits.vocab_size
-        ));
-    }
+    check_tokens(seq, tokens, limits, sequence)?;
     // Both addends are far below the range of usize.
     let end = seq.first_position as usize + tokens.len();
     if end > limits.max_model_len {
@@ -117,30 +109,44 @@ fn check_sequence(
     }
 }
 
+fn check_tokens(
+    seq: &SeqPlan,
+    tokens: &[TokenId],
+    limits: &Limits,
+    sequence: &Planned,
+) -> Result<(), String> {
+    for (position, &token) in (seq.first_position as usize..).zip(tokens) {
+        if token == PENDING_TOKEN {
+            if !sequence.is_being_sampled(position) {
+                return Err(format!(
+                    "the token at position {position} is to be taken from a step in flight, but none samples it"
+                ));
+            }
+        } else if token as usize >= limits.vocab_size {
+            return Err(format!(
+                "token {token} is outside the vocabulary of {}",
+                limits.vocab_size
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn check_blocks(
     seq: &SeqPlan,
     blocks: &[BlockId],
     end: usize,
     limits: &Limits,
-    sequence: &Sequence,
+    sequence: &Planned,
 ) -> Result<(), String> {
     let kept = seq.blocks_from as usize;
-    if kept > sequence.blocks.len() {
+    if kept > sequence.num_blocks {
         return Err(format!(
             "its block table is cut at {kept} but has {} entries",
-            sequence.blocks.len()
+            sequence.num_blocks
         ));
     }
-    // The null block belongs to nobody, so nothing may be written to it or read from it.
-    if let Some(block) = blocks
-        .iter()
-        .find(|block| block.0 == 0 || block.0 as usize >= limits.num_blocks)
-    {
-        return Err(format!(
-            "block {} is not one of 1..{}",
-            block.0, limits.num_blocks
-        ));
-    }
+    blocks.iter().try_for_each(|block| check_block(*block, limits))?;
     let room = (kept + blocks.len()).saturating_mul(limits.block_size);
     if room < end {
         return Err(format!(
@@ -150,8 +156,49 @@ fn check_blocks(
     Ok(())
 }
 
-fn check_sample(seq: &SeqPlan, end: usize, sequence: &Sequence) -> Result<(), String> {
-    let num_sampled = sequence.sampler.num_sampled();
+/// The null block belongs to nobody, so nothing may be written to it or read from it.
+fn check_block(block: BlockId, limits: &Limits) -> Result<(), String> {
+    if (1..limits.num_blocks).contains(&(block.0 as usize)) {
+        Ok(())
+    } else {
+        Err(format!(
+            "block {} is not one of 1..{}",
+            block.0, limits.num_blocks
+        ))
+    }
+}
+
+/// A copy fills a new block of its sequence up to the first position that the step computes.
+fn check_copy(plan: &StepPlan, copy: &BlockCopy, limits: &Limits, seen: &Seen) -> Result<(), String> {
+    if copy.group.0 != 0 {
+        return Err(format!("KV group {} doesn't exist", copy.group.0));
+    }
+    check_block(copy.from, limits)?;
+    let Ok(at) = seen.binary_search_by_key(&copy.seq, |(seq, _)| *seq) else {
+        return Err("the sequence has no part in the step".to_owned());
+    };
+    let seq = &plan.seqs[seen[at].1];
+    let new = &plan.blocks[seq.blocks.clone()];
+    let Some(index) = new.iter().position(|block| *block == copy.to) else {
+        return Err(format!("block {} is none of its new blocks", copy.to.0));
+    };
+    let num_positions = copy.num_positions as usize;
+    if !(1..limits.block_size).contains(&num_positions) {
+        let size = limits.block_size;
+        return Err(format!("{num_positions} positions are not in 1..{size}"));
+    }
+    let end = (seq.blocks_from as usize + index) * limits.block_size + num_positions;
+    if end != seq.first_position as usize {
+        return Err(format!(
+            "it ends before position {end}, and the step begins at {}",
+            seq.first_position
+        ));
+    }
+    Ok(())
+}
+
+fn check_sample(seq: &SeqPlan, end: usize, sequence: &Planned) -> Result<(), String> {
+    let num_sampled = sequence.num_outputs;
     if seq.output_index as usize != num_sampled {
         return Err(format!(
             "output {} is asked for, but {num_sampled} tokens were sampled",

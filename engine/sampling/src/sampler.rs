@@ -65,6 +65,11 @@ impl SequenceSampler {
         self.output.len()
     }
 
+    /// The tokens sampled so far.
+    pub fn output(&self) -> &[u32] {
+        &self.output
+    }
+
     /// Chooses the next token and remembers it. Overwrites the logits, one per token of the vocabulary.
     ///
     /// Never panics: NaN counts as -inf; if nothing can be sampled, the lowest permitted id is chosen.

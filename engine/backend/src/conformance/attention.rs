@@ -10,13 +10,13 @@ use crate::{
     RopeTable,
 };
 
-const BLOCK_SIZE: usize = 16;
+pub(super) const BLOCK_SIZE: usize = 16;
 const NUM_BLOCKS: usize = 12;
 /// The layer in use, of two.
 const LAYER: usize = 1;
 
 /// Heads, their rotation and a sequence's activations.
-struct Case {
+pub(super) struct Case {
     num_q_heads: usize,
     num_kv_heads: usize,
     head_dim: usize,
@@ -24,12 +24,12 @@ struct Case {
     dtype: KvDType,
     window: Option<usize>,
     /// `[position][q | k | v]`.
-    qkv: Vec<f32>,
+    pub(super) qkv: Vec<f32>,
     len: usize,
 }
 
 impl Case {
-    fn new(seed: u64, style: RopeStyle, dtype: KvDType, window: Option<usize>) -> Self {
+    pub(super) fn new(seed: u64, style: RopeStyle, dtype: KvDType, window: Option<usize>) -> Self {
         let (num_q_heads, num_kv_heads, head_dim, rotary_dim, len) = (4, 2, 24, 16, 50);
         let mut rng = Rng(seed);
         // The same angles for all: one step has one table.
@@ -59,11 +59,11 @@ impl Case {
         }
     }
 
-    fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         (self.num_q_heads + 2 * self.num_kv_heads) * self.head_dim
     }
 
-    fn kv<B: Backend>(&self, backend: &mut B) -> Result<B::Kv, BackendError> {
+    pub(super) fn kv<B: Backend>(&self, backend: &mut B) -> Result<B::Kv, BackendError> {
         backend.new_kv(KvShape {
             num_layers: 2,
             num_kv_heads: self.num_kv_heads,
@@ -75,7 +75,17 @@ impl Case {
     }
 
     /// One step over some rows of this sequence, and of others beside it: `(case, first position, rows, blocks)`.
-    fn step<B: Backend>(
+    pub(super) fn step<B: Backend>(
+        backend: &mut B,
+        kv: &mut B::Kv,
+        seqs: &[(&Self, usize, usize, &[BlockId])],
+    ) -> Result<Vec<f32>, BackendError> {
+        Self::step_in(LAYER, backend, kv, seqs)
+    }
+
+    /// The same in a layer, 0 or 1.
+    pub(super) fn step_in<B: Backend>(
+        layer: usize,
         backend: &mut B,
         kv: &mut B::Kv,
         seqs: &[(&Self, usize, usize, &[BlockId])],
@@ -99,13 +109,13 @@ impl Case {
         let mut qkv = buffer(backend, &x, width)?;
         let out_width = case.num_q_heads * case.head_dim;
         let mut out = backend.new_buffer(rows, out_width)?;
-        backend.rope_and_store(&mut qkv, LAYER, &case.rope, &batch, kv)?;
+        backend.rope_and_store(&mut qkv, layer, &case.rope, &batch, kv)?;
         let spec = AttentionSpec {
             num_q_heads: case.num_q_heads,
             scale: 0.3,
             sliding_window: case.window,
         };
-        backend.attention(&qkv, LAYER, spec, &batch, kv, &mut out)?;
+        backend.attention(&qkv, layer, spec, &batch, kv, &mut out)?;
         read(backend, &out, rows, out_width)
     }
 
@@ -207,6 +217,36 @@ pub fn attention_ignores_chunks_and_block_order<B: Backend>(backend: &mut B, _un
                 )?);
             }
             same_bits("attention in chunks", &chunks, &all)?;
+        }
+    }
+    Ok(())
+}
+
+/// What was in a block before, NaN included, doesn't show in what is computed from the positions that were written since.
+///
+/// # Errors
+/// If it does.
+pub fn attention_ignores_what_blocks_held_before<B: Backend>(backend: &mut B, _unit: f64) -> Outcome {
+    for dtype in [KvDType::F32, KvDType::F16, KvDType::Bf16] {
+        let case = Case::new(6, RopeStyle::Halves, dtype, None);
+        let blocks = [2, 9, 4, 1].map(BlockId);
+        let mut kv = case.kv(backend)?;
+        let clean = Case::step(backend, &mut kv, &[(&case, 0, case.len, &blocks)])?;
+        for filler in [f32::NAN, f32::INFINITY] {
+            let mut spoilt = Case::new(6, RopeStyle::Halves, dtype, None);
+            spoilt.qkv.fill(filler);
+            let mut kv = case.kv(backend)?;
+            Case::step(backend, &mut kv, &[(&spoilt, 0, case.len, &blocks)])?;
+            let mut found = Case::step(backend, &mut kv, &[(&case, 0, 35, &blocks[..3])])?;
+            for position in 35..case.len {
+                let needed = position / BLOCK_SIZE + 1;
+                found.extend(Case::step(
+                    backend,
+                    &mut kv,
+                    &[(&case, position, 1, &blocks[..needed])],
+                )?);
+            }
+            same_bits("attention in used blocks", &found, &clean)?;
         }
     }
     Ok(())

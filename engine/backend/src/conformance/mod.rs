@@ -8,6 +8,7 @@
 //! Accuracy and Stability of Numerical Algorithms, 3.1). Nothing here is looser than that times a small constant.
 
 mod attention;
+mod copies;
 mod operands;
 mod products;
 mod refusals;
@@ -16,7 +17,12 @@ mod rows;
 use crate::{Backend, BackendError};
 
 pub use attention::{
-    attention_ignores_chunks_and_block_order, attention_matches_f64, attention_rows_ignore_other_sequences,
+    attention_ignores_chunks_and_block_order, attention_ignores_what_blocks_held_before,
+    attention_matches_f64, attention_rows_ignore_other_sequences,
+};
+pub use copies::{
+    copied_positions_are_as_good_as_their_originals, copies_read_before_any_of_them_writes,
+    positions_that_are_not_copied_stay,
 };
 pub use products::{product_rows_ignore_the_batch, products_match_f64, stacked_parts_of_any_type_match_f64};
 pub use refusals::operands_that_do_not_fit_are_refused;
@@ -30,6 +36,9 @@ macro_rules! conformance_tests {
             products_match_f64 stacked_parts_of_any_type_match_f64 product_rows_ignore_the_batch
             embedded_and_gathered_rows_are_exact norms_match_f64 activations_match_f64
             attention_matches_f64 attention_ignores_chunks_and_block_order attention_rows_ignore_other_sequences
+            attention_ignores_what_blocks_held_before
+            copied_positions_are_as_good_as_their_originals copies_read_before_any_of_them_writes
+            positions_that_are_not_copied_stay
             operands_that_do_not_fit_are_refused
         }
     };

@@ -1,12 +1,12 @@
 //! Operands that don't fit give errors.
 
-use kvasir_engine_core::BlockId;
+use kvasir_engine_core::{BlockId, GroupId, SeqId};
 
 use super::operands::{Rng, Weight, buffer, vector};
 use super::{Failure, Outcome};
 use crate::{
-    Activation, AttentionBatch, AttentionSeq, AttentionSpec, Backend, DType, KvDType, KvShape, RopeStyle,
-    RopeTable,
+    Activation, AttentionBatch, AttentionSeq, AttentionSpec, Backend, BlockCopy, DType, KvDType, KvShape,
+    RopeStyle, RopeTable,
 };
 
 /// Wrong sizes, rows, tokens, blocks and tables.
@@ -17,6 +17,7 @@ pub fn operands_that_do_not_fit_are_refused<B: Backend>(backend: &mut B, _unit: 
     weights(backend)?;
     rows(backend)?;
     caches(backend)?;
+    copies(backend)?;
     batches(backend)?;
     specs(backend)?;
     rotations(backend)
@@ -156,6 +157,43 @@ fn caches<B: Backend>(backend: &mut B) -> Outcome {
             })
             .is_ok(),
     )
+}
+
+fn copies<B: Backend>(backend: &mut B) -> Outcome {
+    let mut kv = backend.new_kv(SHAPE)?;
+    let good = BlockCopy {
+        seq: SeqId(0),
+        group: GroupId(0),
+        from: BlockId(1),
+        to: BlockId(2),
+        num_positions: 16,
+    };
+    for (what, copy) in [
+        (
+            "a copy of a block that doesn't exist",
+            BlockCopy {
+                from: BlockId(4),
+                ..good
+            },
+        ),
+        (
+            "a copy to a block that doesn't exist",
+            BlockCopy {
+                to: BlockId(u32::MAX),
+                ..good
+            },
+        ),
+        (
+            "a copy of 17 of 16 positions",
+            BlockCopy {
+                num_positions: 17,
+                ..good
+            },
+        ),
+    ] {
+        refused(what, backend.copy_blocks(&[good, copy], &mut kv).is_ok())?;
+    }
+    Ok(())
 }
 
 const SEQ: AttentionSeq<'static> = AttentionSeq {

@@ -30,7 +30,7 @@ pub(crate) fn backend(threads: usize, isa: Option<Isa>) -> CpuBackend {
     CpuBackend::new(CpuOptions { threads, isa }).unwrap()
 }
 
-fn tiny(name: &str, setup: Setup, threads: usize, isa: Isa) -> Model<CpuBackend> {
+fn tiny(name: &str, setup: Setup, threads: usize, isa: Isa) -> Model {
     load_tiny(backend(threads, Some(isa)), name, setup)
 }
 

@@ -10,7 +10,7 @@ use crate::naive::Naive;
 /// four times that.
 pub(crate) const COSINE_TOLERANCE: f32 = 1.0 / (1 << 15) as f32;
 
-pub(crate) fn run_golden<B: kvasir_backend::Backend>(driver: &mut Driver<B>, golden: &Golden) -> Output {
+pub(crate) fn run_golden(driver: &mut Driver, golden: &Golden) -> Output {
     let job = Job::greedy(&golden.prompt, golden.greedy.len() as u32).with_prompt_logprobs();
     driver.run(&[job]).remove(0)
 }

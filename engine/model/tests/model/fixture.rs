@@ -135,7 +135,7 @@ impl Default for Setup {
 }
 
 /// Loads a tiny model.
-pub(crate) fn load_tiny<B: Backend>(backend: B, name: &str, setup: Setup) -> Model<B> {
+pub(crate) fn load_tiny<B: Backend>(backend: B, name: &str, setup: Setup) -> Model {
     let checkpoint = Checkpoint::open(&folder(name)).unwrap();
     load_from(backend, &checkpoint, setup, MAX_MODEL_LEN).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -146,7 +146,7 @@ pub(crate) fn load_from<B: Backend>(
     checkpoint: &Checkpoint,
     setup: Setup,
     max_model_len: usize,
-) -> Result<Model<B>, ModelError> {
+) -> Result<Model, ModelError> {
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let kv = KvOptions {
         block_size: setup.block_size,

@@ -1,11 +1,12 @@
-//! Plans that break the contract, devices that fail and logits that are no numbers: an error each, and the executor goes
-//! on.
+//! Plans that break the contract and calls out of order: an error each, and the executor goes on.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use kvasir_backend::{ExecError, Executor, NewSequence, Ticket};
-use kvasir_engine_core::{BlockCopy, BlockId, GroupId, PENDING_TOKEN, SeqId, SeqPlan, StepId, StepPlan};
+use kvasir_engine_core::{
+    BlockCopy, BlockId, GroupId, PENDING_TOKEN, SeqId, SeqPlan, StepId, StepPlan, TokenId,
+};
 use kvasir_model::Model;
 use kvasir_sampling::SamplingParams;
 use proptest::prelude::*;
@@ -17,7 +18,7 @@ use crate::naive::{Naive, Sabotage};
 
 const NAME: &str = "llama-mqa-llama3";
 
-fn tiny() -> (Model<Naive>, Sabotage) {
+pub(crate) fn tiny() -> (Model, Sabotage) {
     let backend = Naive::default();
     let sabotage = backend.sabotage.clone();
     (
@@ -34,7 +35,7 @@ fn tiny() -> (Model<Naive>, Sabotage) {
     )
 }
 
-fn admit(model: &mut Model<Naive>, seq: u64, prompt: &[u32]) {
+pub(crate) fn admit(model: &mut Model, seq: u64, prompt: &[u32]) {
     let sampling = SamplingParams {
         temperature: 0.0,
         logprobs: Some(2),
@@ -50,7 +51,7 @@ fn admit(model: &mut Model<Naive>, seq: u64, prompt: &[u32]) {
 }
 
 /// A good plan for a sequence with the prompt 5, 6, 7.
-fn good_plan(seq: u64) -> StepPlan {
+pub(crate) fn good_plan(seq: u64) -> StepPlan {
     StepPlan {
         step: StepId(9),
         seqs: vec![SeqPlan {
@@ -68,8 +69,26 @@ fn good_plan(seq: u64) -> StepPlan {
     }
 }
 
+/// A plan for one more token of a sequence that has `num_outputs` behind the prompt 5, 6, 7; the input token is the last of them.
+pub(crate) fn next_plan(seq: u64, step: u64, num_outputs: u32, token: TokenId) -> StepPlan {
+    StepPlan {
+        step: StepId(step),
+        seqs: vec![SeqPlan {
+            seq: SeqId(seq),
+            first_position: 2 + num_outputs,
+            tokens: 0..1,
+            blocks_from: 1,
+            blocks: 0..0,
+            samples: true,
+            output_index: num_outputs,
+        }],
+        tokens: vec![token],
+        ..StepPlan::new()
+    }
+}
+
 /// The executor still computes the golden tokens.
-fn assert_usable(model: Model<Naive>) {
+pub(crate) fn assert_usable(model: Model) {
     let golden = Golden::of(NAME);
     let mut driver = Driver::new(model, roomy(16, 20, MAX_MODEL_LEN));
     assert_eq!(run_golden(&mut driver, &golden).tokens, golden.greedy);
@@ -103,20 +122,61 @@ fn plan_of_unknown_sequence_is_refused() {
     model.release(SeqId(1000));
 }
 
+/// The sequence starts at position 18, behind a whole block and a copy of two positions.
+fn copying_plan() -> StepPlan {
+    StepPlan {
+        step: StepId(9),
+        seqs: vec![SeqPlan {
+            seq: SeqId(1),
+            first_position: 18,
+            tokens: 0..1,
+            blocks_from: 0,
+            blocks: 0..2,
+            samples: false,
+            output_index: 0,
+        }],
+        tokens: vec![5],
+        blocks: vec![BlockId(3), BlockId(4)],
+        copies: vec![BlockCopy {
+            seq: SeqId(1),
+            group: GroupId(0),
+            from: BlockId(7),
+            to: BlockId(4),
+            num_positions: 2,
+        }],
+        ..StepPlan::new()
+    }
+}
+
 #[test]
-fn plan_that_copies_blocks_is_refused() {
+fn copies_that_break_the_contract_are_refused() {
+    let refused = |change: fn(&mut BlockCopy), reason: &str| {
+        let (mut model, _) = tiny();
+        admit(&mut model, 1, &[5; 30]);
+        let mut plan = copying_plan();
+        change(&mut plan.copies[0]);
+        let error = model.submit(&plan).expect_err(reason);
+        assert!(error.to_string().contains(reason), "{error}");
+    };
+    refused(|copy| copy.seq = SeqId(2), "the sequence has no part in the step");
+    refused(|copy| copy.group = GroupId(1), "KV group 1 doesn't exist");
+    refused(|copy| copy.from = BlockId(0), "block 0 is not one of 1..20");
+    refused(|copy| copy.from = BlockId(20), "block 20 is not one of 1..20");
+    refused(|copy| copy.to = BlockId(5), "block 5 is none of its new blocks");
+    refused(|copy| copy.num_positions = 0, "0 positions are not in 1..16");
+    refused(|copy| copy.num_positions = 16, "16 positions are not in 1..16");
     refused(
-        |plan| {
-            plan.copies.push(BlockCopy {
-                seq: SeqId(1),
-                group: GroupId(0),
-                from: BlockId(1),
-                to: BlockId(2),
-                num_positions: 3,
-            });
-        },
-        "it copies blocks",
+        |copy| copy.num_positions = 3,
+        "it ends before position 19, and the step begins at 18",
     );
+    refused(
+        |copy| copy.to = BlockId(3),
+        "it ends before position 2, and the step begins at 18",
+    );
+    let (mut model, _) = tiny();
+    admit(&mut model, 1, &[5; 30]);
+    let ticket = model.submit(&copying_plan()).unwrap();
+    model.sample(ticket).unwrap();
 }
 
 #[test]
@@ -135,7 +195,10 @@ fn plans_that_break_the_contract_are_refused() {
         |plan| plan.tokens[1] = 97,
         "token 97 is outside the vocabulary of 97",
     );
-    refused(|plan| plan.tokens[1] = PENDING_TOKEN, "still being sampled");
+    refused(
+        |plan| plan.tokens[1] = PENDING_TOKEN,
+        "the token at position 1 is to be taken from a step in flight, but none samples it",
+    );
     refused(
         |plan| plan.seqs[0].tokens = 0..4,
         "its tokens lie outside the plan",
@@ -234,7 +297,8 @@ fn tickets_are_taken_once_and_in_order() {
     admit(&mut model, 1, &[5, 6, 7]);
     assert!(model.sample(Ticket(StepId(9))).is_err());
     let ticket = model.submit(&good_plan(1)).unwrap();
-    assert!(model.submit(&good_plan(1)).is_err());
+    let again = model.submit(&good_plan(1)).unwrap_err().to_string();
+    assert!(again.contains("it is in flight already"), "{again}");
     assert!(model.warmup(4).is_err());
     assert!(model.sample(Ticket(StepId(8))).is_err());
     assert_eq!(model.sample(ticket).unwrap().sampled.len(), 1);
@@ -262,46 +326,34 @@ fn empty_plan_gives_nothing() {
 }
 
 #[test]
-fn executor_survives_a_failure_of_any_operation() {
-    let (mut model, sabotage) = tiny();
-    let mut failures = 0;
-    for operations in 0.. {
-        admit(&mut model, 1, &[5, 6, 7]);
-        sabotage.fail_after(operations);
-        let result = model
-            .submit(&good_plan(1))
-            .and_then(|ticket| model.sample(ticket));
-        sabotage.never_fail();
-        model.release(SeqId(1));
-        match result {
-            Ok(_) => break,
-            Err(error) => assert!(matches!(error, ExecError::Device(_)), "{error}"),
-        }
-        failures += 1;
-    }
-    // Embedding, nine operations in each of three layers, and four in the head for three rows.
-    assert_eq!(failures, 1 + 9 * 3 + 3 + 3);
-    assert_usable(model);
+fn no_more_steps_are_taken_than_may_be_in_flight() {
+    let (mut model, _) = tiny();
+    assert_eq!(model.max_in_flight(), 2);
+    admit(&mut model, 1, &[5, 6, 7]);
+    let first = model.submit(&good_plan(1)).unwrap();
+    let second = model.submit(&next_plan(1, 10, 1, PENDING_TOKEN)).unwrap();
+    let error = model.submit(&next_plan(1, 11, 2, PENDING_TOKEN)).unwrap_err();
+    assert!(error.to_string().contains("2 steps are in flight"), "{error}");
+    assert!(
+        model.sample(Ticket(StepId(10))).is_err(),
+        "the oldest comes first"
+    );
+    model.sample(first).unwrap();
+    let third = model.submit(&next_plan(1, 11, 2, PENDING_TOKEN)).unwrap();
+    assert_eq!(model.sample(second).unwrap().sampled.len(), 1);
+    assert_eq!(model.sample(third).unwrap().sampled.len(), 1);
 }
 
 #[test]
-fn logits_that_are_no_numbers_give_tokens_of_the_vocabulary() {
-    let (mut model, sabotage) = tiny();
-    sabotage.give_nan(true);
+fn a_token_is_pending_only_until_its_step_was_sampled() {
+    let (mut model, _) = tiny();
     admit(&mut model, 1, &[5, 6, 7]);
     let ticket = model.submit(&good_plan(1)).unwrap();
-    let result = model.sample(ticket).unwrap();
-    assert!(result.sampled[0].token < 97);
-    assert!(!result.sampled[0].logprobs.as_ref().unwrap().logprob.is_nan());
-    assert!(
-        result.prompt_logprobs[0]
-            .1
-            .iter()
-            .all(|logprobs| !logprobs.logprob.is_nan())
-    );
-    sabotage.give_nan(false);
-    model.release(SeqId(1));
-    assert_usable(model);
+    let early = model.submit(&next_plan(1, 10, 2, PENDING_TOKEN)).unwrap_err();
+    assert!(early.to_string().contains("position 4"), "{early}");
+    model.sample(ticket).unwrap();
+    let late = model.submit(&next_plan(1, 10, 1, PENDING_TOKEN)).unwrap_err();
+    assert!(late.to_string().contains("position 3"), "{late}");
 }
 
 #[test]
@@ -341,20 +393,32 @@ fn seq_plan() -> impl Strategy<Value = SeqPlan> {
         )
 }
 
+fn block_copy() -> impl Strategy<Value = BlockCopy> {
+    (0..4_u64, 1..21_u32, 1..21_u32, 0..18_u32).prop_map(|(seq, from, to, num_positions)| BlockCopy {
+        seq: SeqId(seq),
+        group: GroupId(0),
+        from: BlockId(from),
+        to: BlockId(to),
+        num_positions,
+    })
+}
+
 fn any_plan() -> impl Strategy<Value = StepPlan> {
-    let token = prop_oneof![8 => 0..97_u32, 1 => any::<u32>()];
+    let token = prop_oneof![8 => 0..97_u32, 1 => any::<u32>(), 2 => Just(PENDING_TOKEN)];
     let block = prop_oneof![8 => 1..20_u32, 1 => any::<u32>()].prop_map(BlockId);
     (
         0..3_u64,
         prop::collection::vec(seq_plan(), 0..4),
         prop::collection::vec(token, 0..12),
         prop::collection::vec(block, 0..6),
+        prop::collection::vec(block_copy(), 0..2),
     )
-        .prop_map(|(step, seqs, tokens, blocks)| StepPlan {
+        .prop_map(|(step, seqs, tokens, blocks, copies)| StepPlan {
             step: StepId(step),
             seqs,
             tokens,
             blocks,
+            copies,
             ..StepPlan::new()
         })
 }
@@ -393,7 +457,8 @@ proptest! {
                 Action::Sample(step) => drop(model.sample(Ticket(StepId(step)))),
             }
         }
-        (0..3).for_each(|step| drop(model.sample(Ticket(StepId(step)))));
+        // Twice, since the oldest may be any of them.
+        (0..6).for_each(|step| drop(model.sample(Ticket(StepId(step % 3)))));
         (0..4).for_each(|seq| model.release(SeqId(seq)));
         assert_usable(model);
     }

@@ -6,6 +6,8 @@ mod cpu;
 #[cfg(test)]
 mod driver;
 #[cfg(test)]
+mod failures;
+#[cfg(test)]
 mod fidelity;
 #[cfg(test)]
 mod fixture;

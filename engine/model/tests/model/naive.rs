@@ -1,21 +1,24 @@
 //! The plainest backend there is, in f64 and without any cleverness: the oracle for the model's own code. It holds plain
-//! types only, and can be told to fail or to give NaN.
+//! types only, and can be told to fail, to panic or to give NaN.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, Ordering};
 
 use half::{bf16, f16};
 use kvasir_backend::{
-    Activation, AttentionBatch, AttentionSeq, AttentionSpec, Backend, BackendError, DType, KvShape,
-    RopeStyle, RopeTable, WeightView,
+    Activation, AttentionBatch, AttentionSeq, AttentionSpec, Backend, BackendError, BlockCopy, DType,
+    KvShape, RopeStyle, RopeTable, WeightView,
 };
+use kvasir_engine_core::BlockId;
 
 /// What tests can do to a backend that a model already owns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sabotage {
     /// Operations until one fails; negative for never.
     countdown: Arc<AtomicIsize>,
-    nan: Arc<AtomicBool>,
+    /// One more than the token whose embedding is NaN; 0 for none.
+    poison: Arc<AtomicI64>,
+    panic: Arc<AtomicBool>,
 }
 
 impl Sabotage {
@@ -27,11 +30,26 @@ impl Sabotage {
         self.countdown.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn give_nan(&self, on: bool) {
-        self.nan.store(on, Ordering::Relaxed);
+    /// Sequences that contain this token compute NaN from there on.
+    pub(crate) fn poison(&self, token: u32) {
+        self.poison.store(i64::from(token) + 1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn heal(&self) {
+        self.poison.store(0, Ordering::Relaxed);
+    }
+
+    fn is_poison(&self, token: u32) -> bool {
+        self.poison.load(Ordering::Relaxed) == i64::from(token) + 1
+    }
+
+    /// The next operation panics.
+    pub(crate) fn panic(&self) {
+        self.panic.store(true, Ordering::Relaxed);
     }
 
     fn check(&self) -> Result<(), BackendError> {
+        assert!(!self.panic.load(Ordering::Relaxed), "the test asked for a panic");
         let left = self.countdown.load(Ordering::Relaxed);
         if left > 0 {
             self.countdown.store(left - 1, Ordering::Relaxed);
@@ -144,13 +162,35 @@ impl Backend for Naive {
         })
     }
 
+    fn copy_blocks(&mut self, copies: &[BlockCopy], kv: &mut Kv) -> Result<(), BackendError> {
+        self.sabotage.check()?;
+        let slot = 2 * kv.width();
+        let block = kv.shape.block_size * slot;
+        let before = kv.data.clone();
+        for layer in 0..kv.shape.num_layers {
+            let at = |block_id: BlockId| (layer * kv.shape.num_blocks + block_id.0 as usize) * block;
+            for copy in copies {
+                let len = copy.num_positions as usize * slot;
+                kv.data[at(copy.to)..][..len].copy_from_slice(&before[at(copy.from)..][..len]);
+            }
+        }
+        Ok(())
+    }
+
     fn embed(&mut self, table: &Matrix, tokens: &[u32], out: &mut Rows) -> Result<(), BackendError> {
         self.sabotage.check()?;
-        out.fill(
-            tokens
-                .iter()
-                .map(|token| table.data[*token as usize * table.cols..][..table.cols].to_vec()),
-        )
+        if tokens
+            .iter()
+            .any(|token| *token as usize >= table.data.len() / table.cols)
+        {
+            return Err(shape("token"));
+        }
+        out.fill(tokens.iter().map(|token| {
+            if self.sabotage.is_poison(*token) {
+                return vec![f64::NAN; table.cols];
+            }
+            table.data[*token as usize * table.cols..][..table.cols].to_vec()
+        }))
     }
 
     fn rms_norm(
@@ -280,9 +320,6 @@ impl Backend for Naive {
         out.iter_mut()
             .zip(x.row(row))
             .for_each(|(out, value)| *out = *value as f32);
-        if self.sabotage.nan.load(Ordering::Relaxed) {
-            out.fill(f32::NAN);
-        }
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! A sequence computes the same, bit for bit, however it is scheduled.
 
-use kvasir_backend::Backend;
-use kvasir_engine_core::SchedulerConfig;
+use kvasir_backend::KvDType;
+use kvasir_engine_core::{Policies, SchedulerConfig};
 use kvasir_model::Model;
 use kvasir_sampling::SamplingParams;
 
@@ -37,6 +37,7 @@ pub(crate) fn jobs(num_jobs: usize, vocab_size: u32, max_tokens: u32) -> Vec<Job
                 max_tokens: max_tokens + job % 4,
                 sampling,
                 prompt_logprobs: job % 4 == 1,
+                eos: None,
             }
         })
         .collect()
@@ -44,8 +45,8 @@ pub(crate) fn jobs(num_jobs: usize, vocab_size: u32, max_tokens: u32) -> Vec<Job
 
 /// Runs the jobs in each way and compares everything with the sequential run. A pool of `small_pool` blocks must be too
 /// small for all jobs.
-pub(crate) fn check_all_ways<B: Backend>(
-    make: impl Fn(Setup) -> Model<B>,
+pub(crate) fn check_all_ways(
+    make: impl Fn(Setup) -> Model,
     jobs: &[Job],
     max_model_len: usize,
     block_size: usize,
@@ -55,10 +56,8 @@ pub(crate) fn check_all_ways<B: Backend>(
         block_size,
         ..Setup::default()
     };
-    let driver = |config: SchedulerConfig| {
-        let num_blocks = config.num_blocks as usize;
-        Driver::new(make(Setup { num_blocks, ..setup }), config)
-    };
+    let make = |num_blocks| make(Setup { num_blocks, ..setup });
+    let driver = |config: SchedulerConfig| Driver::new(make(config.num_blocks as usize), config);
     let config = || roomy(block_size, setup.num_blocks, max_model_len);
     let alone = driver(config()).run_alone(jobs);
     compare(&alone, &driver(config()).run(jobs), "in one batch");
@@ -89,7 +88,54 @@ pub(crate) fn check_all_ways<B: Backend>(
     compare(&alone, &cached.run_alone(jobs), "with a cached prefix");
     compare(&alone, &cached.run(jobs), "with cached prefixes in one batch");
     assert!(cached.num_cached_tokens > 0, "nothing was found in the cache");
+    check_two_in_flight(make, jobs, &alone, &config(), small_pool);
     alone
+}
+
+/// Steps that are planned while the one before them runs, in each of the ways.
+fn check_two_in_flight(
+    make: impl Fn(usize) -> Model,
+    jobs: &[Job],
+    alone: &[Output],
+    roomy: &SchedulerConfig,
+    small_pool: usize,
+) {
+    let driver = |config: SchedulerConfig| {
+        let policies = Policies {
+            max_in_flight: 2,
+            ..Policies::vllm()
+        };
+        Driver::with_policies(make(config.num_blocks as usize), config, policies)
+    };
+    let found = driver(roomy.clone()).run(jobs);
+    compare(alone, &found, "with two steps in flight");
+    let chunked = SchedulerConfig {
+        max_num_batched_tokens: 7,
+        max_num_seqs: 7,
+        max_num_active_seqs: 7,
+        ..roomy.clone()
+    };
+    compare(
+        alone,
+        &driver(chunked).run(jobs),
+        "chunked, with two steps in flight",
+    );
+    let mut preempted = driver(SchedulerConfig {
+        num_blocks: small_pool as u32,
+        ..roomy.clone()
+    });
+    compare(alone, &preempted.run(jobs), "preempted, with two steps in flight");
+    assert!(
+        preempted.num_preemptions > 0,
+        "the pool is too large for this test"
+    );
+    let mut cached = driver(SchedulerConfig {
+        enable_prefix_caching: true,
+        ..roomy.clone()
+    });
+    compare(alone, &cached.run_alone(jobs), "alone, with two steps in flight");
+    compare(alone, &cached.run(jobs), "cached, with two steps in flight");
+    assert!(cached.num_cached_tokens > 0, "nothing was found in the cache");
 }
 
 pub(crate) fn compare(expected: &[Output], found: &[Output], way: &str) {
@@ -135,5 +181,59 @@ fn prompt_logprobs_cover_each_token_of_the_prompt_once() {
             &[]
         };
         assert_eq!(tokens, expected);
+    }
+}
+
+#[test]
+fn a_sequence_that_ends_while_its_next_step_is_in_flight_gives_the_same_output() {
+    let make = || load_tiny(Naive::default(), "llama-mqa-llama3", Setup::default());
+    let mut jobs = jobs(8, 97, 12);
+    let whole = Driver::new(make(), roomy(16, 600, MAX_MODEL_LEN)).run_alone(&jobs);
+    for (job, output) in jobs.iter_mut().zip(&whole) {
+        job.eos = Some(output.tokens[output.tokens.len() / 2]);
+    }
+    let expected = Driver::new(make(), roomy(16, 600, MAX_MODEL_LEN)).run_alone(&jobs);
+    assert!(
+        expected
+            .iter()
+            .zip(&whole)
+            .all(|(cut, whole)| cut.tokens.len() < whole.tokens.len())
+    );
+    let policies = Policies {
+        max_in_flight: 2,
+        ..Policies::vllm()
+    };
+    let mut ahead = Driver::with_policies(make(), roomy(16, 600, MAX_MODEL_LEN), policies);
+    compare(&expected, &ahead.run(&jobs), "ended ahead of a step in flight");
+}
+
+#[test]
+fn sequences_that_share_their_prompt_by_copies_compute_the_same_as_alone() {
+    for (kv, prompt_len, max_in_flight) in
+        [(KvDType::F32, 21, 1), (KvDType::F16, 37, 2), (KvDType::F32, 9, 2)]
+    {
+        let setup = Setup {
+            kv,
+            ..Setup::default()
+        };
+        let backend = || crate::cpu::backend(2, None);
+        let make = || load_tiny(backend(), "llama-mqa-llama3", setup);
+        let mut group = jobs(5, 97, 10);
+        let prompt: Vec<u32> = (0..prompt_len).map(|i| i * 5 % 97).collect();
+        for job in &mut group {
+            job.prompt.clone_from(&prompt);
+            job.prompt_logprobs = false;
+        }
+        let config = || roomy(16, setup.num_blocks, MAX_MODEL_LEN);
+        let alone = Driver::new(make(), config()).run_alone(&group);
+        let policies = Policies {
+            max_in_flight,
+            share_group_prompts: true,
+            ..Policies::vllm()
+        };
+        let mut shared = Driver::with_policies(make(), config(), policies);
+        let found = shared.run_group(&group);
+        compare(&alone, &found, "with copies of their prompt's last block");
+        assert_eq!(shared.num_copies, group.len() - 1);
     }
 }

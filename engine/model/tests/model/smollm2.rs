@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kvasir_backend::KvDType;
-use kvasir_backend_cpu::CpuBackend;
 use kvasir_model::Model;
 use kvasir_weights::Checkpoint;
 use serde_json::Value;
@@ -36,7 +35,7 @@ fn path() -> PathBuf {
     path
 }
 
-fn smollm2(setup: Setup, threads: usize) -> Model<CpuBackend> {
+fn smollm2(setup: Setup, threads: usize) -> Model {
     let checkpoint = Checkpoint::open(&path()).unwrap();
     load_from(backend(threads, None), &checkpoint, setup, MAX_MODEL_LEN).unwrap()
 }

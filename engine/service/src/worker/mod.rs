@@ -206,19 +206,40 @@ impl Worker {
         let StepResult {
             sampled,
             prompt_logprobs,
+            failed,
         } = result;
         for (seq, logprobs) in prompt_logprobs {
             self.live.note_prompt_logprobs(&self.plan, seq, logprobs);
         }
+        for (seq, reason) in &failed {
+            self.fail_sequence(*seq, reason);
+        }
         self.outcome.sampled.clear();
-        for sampled in sampled {
-            self.outcome.sampled.push((sampled.seq, sampled.token));
-            self.live.note_logprobs(sampled.seq, sampled.logprobs);
+        let mut sampled = sampled.into_iter().peekable();
+        for planned in self.plan.seqs.iter().filter(|planned| planned.samples) {
+            if let Some(sampled) = sampled.next_if(|sampled| sampled.seq == planned.seq) {
+                self.outcome.sampled.push((sampled.seq, sampled.token));
+                self.live.note_logprobs(sampled.seq, sampled.logprobs);
+            } else if failed.iter().any(|(seq, _)| *seq == planned.seq) {
+                // The scheduler drops what an ended sequence sampled.
+                self.outcome.sampled.push((planned.seq, 0));
+            }
         }
         let step = self.plan.step;
         if let Err(error) = self.scheduler.complete(step, &self.outcome, &mut self.events) {
             self.fail_step(&ExecError::Device(error.to_string()));
         }
+    }
+
+    /// Ends a sequence that failed alone; the others of its step go on.
+    fn fail_sequence(&mut self, seq: SeqId, reason: &str) {
+        tracing::error!(sequence = seq.0, reason, "a sequence failed and ends");
+        let fault = refusal(
+            ErrorCode::Internal,
+            format!("this sequence can't go on: {reason}"),
+        );
+        self.live.blame(seq, &fault);
+        self.scheduler.abort(seq, &mut self.events);
     }
 
     fn fail_step(&mut self, error: &ExecError) {
