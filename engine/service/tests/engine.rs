@@ -13,7 +13,9 @@ use std::sync::Arc;
 use kvasir_client::types::ModelInfo;
 use kvasir_engine_core::SchedulerConfig;
 use kvasir_service::{Engine, EngineSetup, ServiceError};
-use support::{Control, Fixture, Kind, Options, collect, expected, prompt, request, setup, tokens_of};
+use support::{
+    Control, FAILING_SEED, Fixture, Kind, Options, collect, expected, prompt, request, setup, tokens_of,
+};
 
 fn start(change: impl FnOnce(&mut EngineSetup)) -> Result<Engine, ServiceError> {
     let mut setup = setup(&Arc::new(Control::default()), &Options::default());
@@ -125,5 +127,27 @@ async fn requests_that_the_thread_cant_take_are_refused() {
         collect(call.await.unwrap()).await;
     }
     collect(running).await;
+    fixture.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_sequence_that_fails_alone_ends_with_the_reason_and_the_others_go_on() {
+    let fixture = Fixture::new(Kind::Local).await;
+    let mut failing = request("a", &prompt(4, 0), 6);
+    failing.n = 2;
+    failing.sampling.get_or_insert_default().seed = FAILING_SEED - 1;
+    let outputs = collect(fixture.start(failing).await).await;
+    assert_eq!(
+        tokens_of(&outputs, 0),
+        expected(&prompt(4, 0), FAILING_SEED - 1, 6)
+    );
+    assert_eq!(tokens_of(&outputs, 1), expected(&prompt(4, 0), FAILING_SEED, 2));
+    let error = support::error_of(&outputs, 1);
+    assert_eq!(error.code(), kvasir_client::types::ErrorCode::Internal);
+    assert!(
+        error.message.contains("its logits are not numbers"),
+        "{}",
+        error.message
+    );
     fixture.assert_idle().await;
 }

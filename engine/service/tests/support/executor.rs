@@ -13,6 +13,9 @@ use kvasir_sampling::TokenLogprobs;
 
 pub const VOCAB_SIZE: u32 = 1000;
 
+/// Sequences with this seed fail alone when they would sample their third token.
+pub const FAILING_SEED: u64 = 0xbad;
+
 /// Nothing in these tests takes this long unless it hangs.
 pub const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -214,7 +217,10 @@ impl Executor for FakeExecutor {
                     .prompt_logprobs
                     .push((planned.seq, prompt_logprobs(new, planned, k)));
             }
-            if planned.samples {
+            if planned.samples && new.sampling.seed == FAILING_SEED && planned.output_index >= 2 {
+                let reason = "its logits are not numbers".to_owned();
+                result.failed.push((planned.seq, reason));
+            } else if planned.samples {
                 let token = draw(slot, new.sampling.seed, planned.output_index);
                 let logprobs = new.sampling.logprobs.map(|k| logprobs_of(token, k));
                 result.sampled.push(Sampled {
