@@ -13,9 +13,8 @@ use std::sync::Arc;
 use kvasir_client::types::ModelInfo;
 use kvasir_engine_core::SchedulerConfig;
 use kvasir_service::{Engine, EngineSetup, ServiceError};
-use support::{
-    Control, FAILING_SEED, Fixture, Kind, Options, collect, expected, prompt, request, setup, tokens_of,
-};
+use support::executor::FAILING_SEED;
+use support::{Control, Fixture, Kind, Options, collect, expected, prompt, request, setup, tokens_of};
 
 fn start(change: impl FnOnce(&mut EngineSetup)) -> Result<Engine, ServiceError> {
     let mut setup = setup(&Arc::new(Control::default()), &Options::default());

@@ -27,7 +27,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use executor::{Control, DEADLINE, FAILING_SEED, FakeExecutor, VOCAB_SIZE, expected};
+pub use executor::{Control, DEADLINE, FakeExecutor, VOCAB_SIZE, expected};
 
 /// How the client reaches the engine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
