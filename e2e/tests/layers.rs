@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvasir-weights",
         ],
     ),
+    ("kvasir-sim", &["kvasir-cache-key", "kvasir-engine-core"]),
     ("kvasir-client", &["kvasir-proto"]),
     ("kvasir-edge", &["kvasir-api", "kvasir-client", "kvasir-text"]),
     (
@@ -59,6 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvasir-model",
             "kvasir-sampling",
             "kvasir-service",
+            "kvasir-sim",
             "kvasir-text",
             "kvasir-weights",
         ],
@@ -72,6 +74,7 @@ const PURE: &[&str] = &[
     "kvasir-gateway-core",
     "kvasir-sampling",
     "kvasir-api",
+    "kvasir-sim",
 ];
 
 /// What would make a crate impure.

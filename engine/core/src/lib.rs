@@ -63,4 +63,4 @@ pub use plan::{BlockCopy, PENDING_TOKEN, SeqPlan, StepOutcome, StepPlan};
 pub use policy::{Order, Policies, Victim};
 pub use request::{Deferral, Request, RequestOptions, StopConditions};
 pub use scheduler::{CompleteError, Reject, Scheduler, Stats};
-pub use trace::{Image, Input, ReplayError, Trace, TraceError};
+pub use trace::{Image, Input, RecordedRequest, ReplayError, Trace, TraceError};

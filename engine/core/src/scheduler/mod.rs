@@ -180,7 +180,7 @@ pub struct Scheduler {
     /// Buffers of retired steps.
     spare: Vec<Step>,
     hits: Hits,
-    next_seq: u64,
+    pub(crate) next_seq: u64,
     next_step: u64,
     pub(crate) now: Micros,
     counters: Counters,

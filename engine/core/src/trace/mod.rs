@@ -7,11 +7,13 @@
 mod codec;
 mod image;
 mod recorder;
+mod requests;
 
 pub use codec::TraceError;
 pub use image::Image;
 pub(crate) use image::{PoolImage, SequenceImage, StepImage, TableImage, WorkImage};
 pub(crate) use recorder::Recorder;
+pub use requests::RecordedRequest;
 
 use crate::block::BlockEventDetail;
 use crate::config::{ConfigError, SchedulerConfig};
@@ -96,17 +98,7 @@ impl Trace {
     /// # Errors
     /// If its limits can't work or are too large, or its start isn't possible under them.
     pub fn replay(&self, mut on_plan: impl FnMut(&StepPlan, &[Event])) -> Result<(), ReplayError> {
-        let at_most = [
-            ("num_blocks", self.config.num_blocks, MAX_REPLAYED_BLOCKS),
-            ("max_model_len", self.config.max_model_len, MAX_REPLAYED_MODEL_LEN),
-        ];
-        for (name, value, limit) in at_most {
-            if value > limit {
-                return Err(ReplayError::TooLarge { name, value, limit });
-            }
-        }
-        let mut scheduler = Scheduler::with_policies(self.config.clone(), self.policies.clone())?;
-        scheduler.restore(&self.start).map_err(ReplayError::Start)?;
+        let mut scheduler = self.restore()?;
         let (mut plan, mut events) = (StepPlan::new(), Vec::new());
         for input in &self.inputs {
             if scheduler.apply(input, &mut plan, &mut events) {
