@@ -15,6 +15,7 @@ mod logging;
 mod memory;
 mod progress;
 mod signals;
+mod simulate;
 
 pub use answerer::{Answer, AnswerChoice, AnswerError, Piece, PieceStream, TokenUsage};
 pub use llm::{GenerationParams, Llm, LlmOptions, Message};

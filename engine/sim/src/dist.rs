@@ -198,8 +198,7 @@ fn parse_lengths(text: &str) -> Option<Lengths> {
         None => Some(None),
     };
     Some(match *parts.as_slice() {
-        [len] => Lengths::Fixed(len.parse().ok()?),
-        ["fixed", len] => Lengths::Fixed(len.parse().ok()?),
+        [len] | ["fixed", len] => Lengths::Fixed(len.parse().ok()?),
         ["uniform", min, max] => Lengths::Uniform {
             min: min.parse().ok()?,
             max: max.parse().ok()?,

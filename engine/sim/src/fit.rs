@@ -227,7 +227,8 @@ fn relative_error(cost: &CostModel, record: &StepRecord) -> f64 {
 }
 
 fn residuals(cost: &CostModel, records: &[StepRecord]) -> Vec<Residuals> {
-    let kinds: [(&str, fn(&StepRecord) -> bool); 4] = [
+    type Belongs = fn(&StepRecord) -> bool;
+    let kinds: [(&'static str, Belongs); 4] = [
         ("all", |_| true),
         ("prefill only", |record| record.decode_seqs == 0),
         ("decode only", |record| record.prefill_tokens == 0),

@@ -160,7 +160,9 @@ mod tests {
             share in 0.001_f64..=1.0,
         ) {
             let mut histogram = Histogram::default();
-            values.iter().for_each(|&value| histogram.add(value));
+            for &value in &values {
+                histogram.add(value);
+            }
             values.sort_unstable();
             let rank = ((share * values.len() as f64).ceil() as usize).max(1);
             let exact = values[rank - 1];

@@ -31,7 +31,7 @@ pub(crate) struct Job {
 /// Gives requests out in the order of their time.
 #[derive(Debug)]
 pub(crate) enum Source<'a> {
-    Synthetic(SyntheticSource<'a>),
+    Synthetic(Box<SyntheticSource<'a>>),
     Recorded(RecordedSource<'a>),
 }
 
@@ -40,7 +40,7 @@ impl<'a> Source<'a> {
     pub(crate) fn new(workload: &'a Workload, num_requests: u64, max_model_len: u32) -> Self {
         match workload {
             Workload::Synthetic(spec) => {
-                Self::Synthetic(SyntheticSource::new(spec, num_requests, max_model_len))
+                Self::Synthetic(Box::new(SyntheticSource::new(spec, num_requests, max_model_len)))
             }
             Workload::Recorded(recording) => Self::Recorded(RecordedSource::new(recording, num_requests)),
         }

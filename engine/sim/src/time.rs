@@ -29,6 +29,7 @@ impl SimTime {
     }
 
     /// The moment this many seconds later.
+    #[must_use]
     pub fn after(self, seconds: f64) -> Self {
         Self(self.0.saturating_add(Self::from_seconds(seconds).0))
     }

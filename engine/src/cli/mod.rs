@@ -12,6 +12,7 @@ mod models;
 mod sampling;
 mod serve;
 mod settings;
+pub(crate) mod simulate;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -56,6 +57,9 @@ enum CliCommand {
     /// Complete many prompts from a file, without a server
     #[command(after_help = generate::AFTER_HELP)]
     Generate(Box<generate::GenerateArgs>),
+    /// Predict latencies and goodput, and find the best settings, without running a model
+    #[command(after_help = simulate::AFTER_HELP)]
+    Simulate(Box<simulate::SimulateArgs>),
     /// List, fetch and remove models
     Models(models::ModelsArgs),
     /// Print the completion script of a shell
@@ -86,6 +90,7 @@ fn dispatch(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Engine(flags) => engine::run(flags),
         CliCommand::Chat(args) => chat::run(*args),
         CliCommand::Generate(args) => generate::run(*args),
+        CliCommand::Simulate(args) => simulate::run(&args),
         CliCommand::Models(args) => models::run(args),
         CliCommand::Completions(args) => completions::run(&args),
     }

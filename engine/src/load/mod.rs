@@ -5,6 +5,7 @@
 
 mod assets;
 mod error;
+mod executor;
 mod sizes;
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
 use kvasir_weights::Checkpoint;
 
 pub use error::LoadError;
+pub(crate) use executor::{LoadedExecutor, load_executor};
 
 use crate::fetch::{self, FetchOptions, LocalModel};
 use crate::memory::MemoryLimit;
@@ -59,16 +61,7 @@ pub(crate) fn start_engine(
     };
     let mut on_progress =
         |progress: LoadProgress| watcher.on_weights(&local.name, progress.done_bytes, progress.total_bytes);
-    let options = LoadOptions {
-        max_num_tokens: engine.max_num_batched_tokens.value.get() as usize,
-        max_model_len: sizes.max_model_len as usize,
-        kv: KvOptions {
-            block_size: engine.block_size.value.get() as usize,
-            num_blocks: sizes.num_blocks as usize,
-            dtype: Some(kv_dtype),
-        },
-        progress: Some(&mut on_progress),
-    };
+    let options = load_options(engine, &sizes, kv_dtype, &mut on_progress);
     // A vocabulary takes about as long as the weights of a small model: the two are read side by side.
     let (executor, assets) = std::thread::scope(|scope| {
         let assets = scope.spawn(|| assets::of_checkpoint(&checkpoint, model));
@@ -154,6 +147,24 @@ fn decide_sizes(
             .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
     };
     sizes::decide(model, engine, &facts)
+}
+
+fn load_options<'a>(
+    engine: &EngineConfig,
+    sizes: &Sizes,
+    kv_dtype: KvDType,
+    on_progress: &'a mut dyn FnMut(LoadProgress),
+) -> LoadOptions<'a> {
+    LoadOptions {
+        max_num_tokens: engine.max_num_batched_tokens.value.get() as usize,
+        max_model_len: sizes.max_model_len as usize,
+        kv: KvOptions {
+            block_size: engine.block_size.value.get() as usize,
+            num_blocks: sizes.num_blocks as usize,
+            dtype: Some(kv_dtype),
+        },
+        progress: Some(on_progress),
+    }
 }
 
 fn policies(engine: &EngineConfig) -> Policies {

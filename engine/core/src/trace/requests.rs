@@ -3,6 +3,7 @@
 use super::{Input, MAX_REPLAYED_BLOCKS, MAX_REPLAYED_MODEL_LEN, ReplayError, Trace};
 use crate::event::Event;
 use crate::ids::{Micros, TokenId};
+use crate::plan::StepPlan;
 use crate::request::{Request, RequestOptions};
 use crate::scheduler::Scheduler;
 
@@ -31,7 +32,7 @@ impl Trace {
         let first = scheduler.next_seq;
         let mut accepted = Vec::new();
         let mut requests = Vec::new();
-        let (mut plan, mut events) = (Default::default(), Vec::new());
+        let (mut plan, mut events) = (StepPlan::new(), Vec::new());
         for input in &self.inputs {
             let before = scheduler.next_seq;
             scheduler.apply(input, &mut plan, &mut events);

@@ -104,19 +104,18 @@ impl<'a> SyntheticSource<'a> {
         if self.num_left == 0 {
             return None;
         }
+        let is_first = self.num_arrived == 0;
         let gap = match self.spec.arrivals {
-            Arrivals::AtOnce => 0.0,
+            Arrivals::Clients { count, .. } if self.num_arrived >= count => return None,
             Arrivals::Rate {
                 per_second,
                 burstiness,
             } => self.draws.arrivals.gamma(burstiness) / per_second,
-            Arrivals::Constant { per_second } if self.num_arrived > 0 => per_second.recip(),
-            Arrivals::Constant { .. } => 0.0,
-            Arrivals::Clients { count, .. } if self.num_arrived >= count => return None,
-            Arrivals::Clients { .. } if self.num_arrived == 0 => 0.0,
+            Arrivals::Constant { per_second } if !is_first => per_second.recip(),
             Arrivals::Clients {
                 count, ramp_seconds, ..
-            } => ramp_seconds / f64::from(count),
+            } if !is_first => ramp_seconds / f64::from(count),
+            Arrivals::AtOnce | Arrivals::Constant { .. } | Arrivals::Clients { .. } => 0.0,
         };
         self.num_arrived = self.num_arrived.saturating_add(1);
         self.clock = self.clock.after(gap);

@@ -1,15 +1,21 @@
 //! Workloads whose outcome can be worked out by hand, and laws over all of them.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a helper of tests that can't go on is a failed test"
+)]
+
 mod harness;
 mod laws;
 mod recordings;
+mod refusals;
 mod sweeps;
 
 use harness::{clients, engines, play, rate, synthetic};
 use kvasir_engine_core::{Order, Policies, SchedulerConfig};
 use kvasir_sim::{
-    Arrivals, Conversation, CostModel, Engines, Objectives, Pause, SharedPrefix, SimError, Span, Synthetic,
-    Tenant, Workload, WorkloadError, simulate,
+    Arrivals, Conversation, CostModel, Engines, Objectives, Pause, SharedPrefix, Span, Synthetic, Tenant,
+    simulate,
 };
 
 /// `step` 10 ms, a prompt token 1 ms, a decode 2 ms.
@@ -348,87 +354,4 @@ fn several_engines_share_the_requests() {
     let seconds = |count| play(&engines(count), &clients(4, "100", "50"), 40).window_seconds;
     let (one, four) = (seconds(1), seconds(4));
     assert!((one / four - 4.0).abs() < 1e-6, "{one} and {four}");
-}
-
-#[test]
-fn what_can_not_be_played_is_refused_with_value_and_limit() {
-    let refusal = |workload: Synthetic, span: Span| {
-        simulate(&engines(), &synthetic(workload), &span, &Objectives::default()).unwrap_err()
-    };
-    let ten = Span {
-        num_requests: Some(10),
-        ..Span::default()
-    };
-    let arrivals = |arrivals| Synthetic {
-        arrivals,
-        ..Synthetic::default()
-    };
-    let at = |per_second, burstiness| {
-        arrivals(Arrivals::Rate {
-            per_second,
-            burstiness,
-        })
-    };
-    for (workload, part) in [
-        (
-            at(0.0, 1.0),
-            "the request rate per second is 0; it must be a number from 0.000001 to 10000000",
-        ),
-        (at(f64::NAN, 1.0), "is NaN"),
-        (at(f64::INFINITY, 1.0), "is inf"),
-        (at(1.0, 0.0), "the burstiness is 0"),
-        (arrivals(Arrivals::Constant { per_second: 1e9 }), "is 1000000000"),
-        (
-            Synthetic {
-                prompts: "8192".parse().unwrap(),
-                ..Synthetic::default()
-            },
-            "prompt is 8192 tokens; it must be from 1 to 8191",
-        ),
-        (
-            Synthetic {
-                outputs: "0".parse().unwrap(),
-                ..Synthetic::default()
-            },
-            "output is 0 tokens",
-        ),
-        (
-            Synthetic {
-                shared_prefix: Some(SharedPrefix {
-                    groups: 1,
-                    tokens: 9000,
-                }),
-                ..Synthetic::default()
-            },
-            "a shared prefix of 9000 tokens leaves no room in prompts of at most 8191",
-        ),
-        (
-            Synthetic {
-                timeout: Some(-1.0),
-                ..Synthetic::default()
-            },
-            "the timeout in seconds is -1",
-        ),
-    ] {
-        let text = refusal(workload, ten).to_string();
-        assert!(text.contains(part), "{text}");
-    }
-    let endless = SimError::Workload(WorkloadError::Endless);
-    assert_eq!(refusal(Synthetic::default(), Span::default()), endless);
-    let only_seconds = Span {
-        seconds: Some(5.0),
-        ..Span::default()
-    };
-    assert_eq!(refusal(arrivals(Arrivals::AtOnce), only_seconds), endless);
-    let long_warmup = Span {
-        warmup_seconds: 1e6,
-        ..ten
-    };
-    assert!(matches!(
-        refusal(Synthetic::default(), long_warmup),
-        SimError::EmptyWindow { .. }
-    ));
-    let empty = Workload::Recorded(kvasir_sim::Recording::default());
-    let error = simulate(&engines(), &empty, &ten, &Objectives::default()).unwrap_err();
-    assert_eq!(error, SimError::Workload(WorkloadError::Empty));
 }
