@@ -201,6 +201,7 @@ mod tests {
             long_prefill_token_threshold: 0,
             max_num_queued_reqs: 1,
             max_num_queued_tokens: 100,
+            ..SchedulerConfig::default()
         })
         .unwrap();
         let request = Request {

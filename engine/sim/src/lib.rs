@@ -23,6 +23,7 @@
 //!         long_prefill_token_threshold: 0,
 //!         max_num_queued_reqs: 1024,
 //!         max_num_queued_tokens: 16 << 20,
+//!         ..SchedulerConfig::default()
 //!     },
 //!     policies: Policies::serve(),
 //!     cost: CostModel::DEFAULT,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvasir_engine_core::{Order, Policies, SchedulerConfig, Trace, TraceError};
+use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig, Trace, TraceError};
 use kvasir_sim::{
     Arrivals, Conversation, Engines, Load, Objectives, Recording, Setting, SharedPrefix, Span, Sweep,
     Synthetic, Workload,
@@ -100,6 +100,7 @@ fn engines(args: &SimulateArgs) -> Result<Engines, Failure> {
             max_model_len: server.max_model_len,
             block_size: server.block_size,
             num_blocks,
+            groups: vec![KvGroup::Full],
             enable_prefix_caching: server.enable_prefix_caching && !server.no_enable_prefix_caching,
             long_prefill_token_threshold: server.long_prefill_token_threshold,
             max_num_queued_reqs: server.max_num_queued_reqs,

@@ -18,6 +18,7 @@ pub(crate) fn engines() -> Engines {
             long_prefill_token_threshold: 0,
             max_num_queued_reqs: 1024,
             max_num_queued_tokens: 16 << 20,
+            ..SchedulerConfig::default()
         },
         policies: Policies::serve(),
         cost: CostModel::DEFAULT,

@@ -102,6 +102,7 @@ prop_compose! {
                 long_prefill_token_threshold: 0,
                 max_num_queued_reqs: queue,
                 max_num_queued_tokens: 4000,
+                ..SchedulerConfig::default()
             },
             policies: Policies {
                 max_in_flight,
