@@ -56,7 +56,10 @@ impl Trace {
             }
             for event in events.drain(..) {
                 if let Event::Token { seq, token } = event {
-                    let number = seq.0.checked_sub(first).and_then(|number| usize::try_from(number).ok());
+                    let number = seq
+                        .0
+                        .checked_sub(first)
+                        .and_then(|number| usize::try_from(number).ok());
                     let index = number.and_then(|number| accepted.get(number));
                     if let Some(request) = index.and_then(|&index| requests.get_mut(index)) {
                         request.output.push(token);

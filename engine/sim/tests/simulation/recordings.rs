@@ -102,3 +102,35 @@ fn a_schedulers_recording_is_played_with_the_answers_of_then() {
     // The second prompt begins with the first one and its answer: 64 of its 75 tokens are cached.
     assert_eq!(report.engine.prefix_hit_rate, Some(64.0 / (44.0 + 75.0)));
 }
+
+#[test]
+fn a_recording_that_begins_in_the_middle_has_the_requests_since_then() {
+    let mut scheduler = Scheduler::new(engines().limits).unwrap();
+    let (mut plan, mut events) = (StepPlan::new(), Vec::new());
+    let request = |first: u32| Request {
+        prompt: (first..first + 20).collect(),
+        stop: StopConditions {
+            max_tokens: 3,
+            ..StopConditions::default()
+        },
+        priority: 0,
+        cache_root: CacheIdentity::default().root(),
+        reads_prefix_cache: true,
+    };
+    scheduler.submit(Micros(0), request(0)).unwrap();
+    scheduler.record(1000);
+    scheduler.submit(Micros(1), request(100)).unwrap();
+    while scheduler.schedule(Micros(2), &mut plan, &mut events) {
+        let sampled = plan.seqs.iter().filter(|part| part.samples);
+        let sampled = sampled.map(|part| (part.seq, 7)).collect();
+        scheduler
+            .complete(plan.step, &StepOutcome { sampled }, &mut events)
+            .unwrap();
+    }
+    let requests = scheduler.trace().unwrap().requests().unwrap();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(
+        (requests[0].request.prompt[0], requests[0].output.len()),
+        (100, 3)
+    );
+}
