@@ -33,6 +33,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("kvasir-sim", &["kvasir-cache-key", "kvasir-engine-core"]),
     ("kvasir-client", &["kvasir-proto"]),
+    ("kvasir-operator-api", &[]),
+    ("kvasir-operator", &["kvasir-operator-api"]),
     ("kvasir-edge", &["kvasir-api", "kvasir-client", "kvasir-text"]),
     (
         "kvasir-service",

@@ -1,0 +1,213 @@
+//! What the operator reports. Lists and messages are bounded, so that a status stays well below 100 KB.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::common::time;
+use crate::condition::conditions;
+use crate::group_status::GroupStatus;
+use crate::network::NetworkMode;
+
+/// Longest message in a condition, an event or a group, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 1024;
+
+/// What the operator observed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InferenceServiceStatus {
+    /// The metadata.generation that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The parts' states. Ready is the summary; kubectl wait --for=condition=Ready uses it.
+    #[schemars(schema_with = "conditions")]
+    pub conditions: Vec<Condition>,
+    /// Groups that exist.
+    pub replicas: i32,
+    /// Groups whose ranks are all joined, loaded and tested.
+    pub ready_replicas: i32,
+    /// Groups of the update revision.
+    pub updated_replicas: i32,
+    /// Ready groups that take requests.
+    pub available_replicas: i32,
+    /// Label selector of the groups' leading pods, one per group, for autoscalers.
+    pub selector: String,
+    /// Revision that groups had before the rollout under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_revision: Option<String>,
+    /// Revision that groups are getting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_revision: Option<String>,
+    /// The rollout under way or the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+    /// The groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    pub groups: Vec<GroupStatus>,
+    /// Ids of deleted groups that rest before they are used again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    pub resting_ids: Vec<RestingId>,
+    /// LoRA adapters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub adapters: Vec<AdapterStatus>,
+    /// The model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelStatus>,
+    /// The entrance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewayStatus>,
+    /// Load and the decisions made from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<AutoscalingStatus>,
+    /// Network policies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkStatus>,
+    /// What runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub versions: Option<VersionStatus>,
+}
+
+/// A rollout.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutStatus {
+    /// When it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub started_at: Option<Time>,
+    /// When a group last became ready or left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub progressed_at: Option<Time>,
+    /// When the canary began to get its share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub canary_since: Option<Time>,
+    /// The revision has passed its canary.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub promoted: bool,
+    /// Revision that failed; groups keep or get the one before until the spec changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_revision: Option<String>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The id of a deleted group. Policies, certificates and caches of the old group must be gone before it is used again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestingId {
+    /// The id.
+    pub id: i32,
+    /// When the group was seen to be gone.
+    #[schemars(schema_with = "time")]
+    pub since: Time,
+}
+
+/// A LoRA adapter on the groups.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AdapterStatus {
+    /// Its name.
+    pub name: String,
+    /// Groups that have it.
+    pub ready: i32,
+    /// Groups that should have it.
+    pub total: i32,
+    /// What went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// The model that is served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModelStatus {
+    /// Model id that clients use.
+    pub name: String,
+    /// Digest of the files that were loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resolved_digest: Option<String>,
+    /// Their size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<i64>,
+    /// How long the last group took to load them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_load_seconds: Option<i32>,
+}
+
+/// The entrance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GatewayStatus {
+    /// Where clients reach the service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Where clients within the cluster reach it.
+    #[serde(rename = "internalURL", skip_serializing_if = "Option::is_none")]
+    pub internal_url: Option<String>,
+    /// Ready gateway pods.
+    pub ready_replicas: i32,
+}
+
+/// Load and the decisions made from it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AutoscalingStatus {
+    /// Who scales.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active: Option<String>,
+    /// KV blocks in use over all groups, in permille.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_usage_permille: Option<i32>,
+    /// Requests that wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_depth: Option<i32>,
+    /// Groups that the signals ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub desired: Option<i32>,
+    /// The last decisions, newest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5), extend("x-kubernetes-list-type" = "atomic"))]
+    pub history: Vec<ScalingDecision>,
+}
+
+/// One scaling decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScalingDecision {
+    /// When.
+    #[schemars(schema_with = "time")]
+    pub time: Time,
+    /// Groups before.
+    pub from: i32,
+    /// Groups after.
+    pub to: i32,
+    /// Why.
+    #[schemars(length(max = 256))]
+    pub reason: String,
+}
+
+/// Network policies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NetworkStatus {
+    /// Policies that exist.
+    pub policies: i32,
+    /// Mode in force.
+    pub mode: NetworkMode,
+}
+
+/// What runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VersionStatus {
+    /// Operator that wrote this status.
+    pub operator: String,
+    /// Engine image of the update revision.
+    pub engine_image: String,
+}
