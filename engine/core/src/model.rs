@@ -73,11 +73,8 @@ impl Scheduler {
         (seq.options.deferral.is_some(), seq.num_preemptions > 0, last_step).hash(hasher);
         (seq.num_pending, seq.num_in_flight, seq.num_computed).hash(hasher);
         (seq.num_written, seq.num_published, &seq.tokens).hash(hasher);
-        for table in seq.tables.iter() {
-            table.len().hash(hasher);
-            for id in table.ids_from(0) {
-                id.hash(hasher);
-            }
-        }
+        let mut ids = Vec::new();
+        seq.tables.write_from(0, &mut ids);
+        (seq.tables.len(), ids).hash(hasher);
     }
 }

@@ -123,10 +123,10 @@ impl PrefixIndex {
 
     /// Takes a block out, if it is in the index. Gives its content if no other block holds it.
     pub(super) fn remove(&mut self, id: BlockId) -> Option<CachedBlock> {
-        let entry = std::mem::replace(&mut self.entries[id.0 as usize], UNLISTED);
-        if !entry.is_listed {
+        if !self.entries[id.0 as usize].is_listed {
             return None;
         }
+        let entry = std::mem::replace(&mut self.entries[id.0 as usize], UNLISTED);
         self.num_entries -= 1;
         if !entry.is_first {
             self.unlink_twin(&entry);

@@ -43,12 +43,13 @@ impl Table {
         self.held.get(index.checked_sub(self.num_dropped)? as usize)
     }
 
-    /// The entries from an index on.
-    pub(crate) fn ids_from(&self, from: u32) -> impl Iterator<Item = BlockId> {
+    /// Appends the entries from an index on to `ids`.
+    fn write_from(&self, from: u32, ids: &mut Vec<BlockId>) {
         let num_null = self.num_dropped.saturating_sub(from);
+        ids.resize(ids.len() + num_null as usize, NULL_BLOCK);
         let first_held = from.saturating_sub(self.num_dropped) as usize;
         let held = self.held.get(first_held..).unwrap_or_default();
-        std::iter::repeat_n(NULL_BLOCK, num_null as usize).chain(held.iter().map(BlockRef::id))
+        ids.extend(held.iter().map(BlockRef::id));
     }
 
     /// An empty table begins with null blocks.
@@ -145,8 +146,18 @@ impl Tables {
     #[must_use]
     pub(crate) fn grow(&mut self, count: u32, pool: &mut BlockPool) -> bool {
         let num_tables = 1 + self.others.len() as u32;
-        let fits = count.saturating_mul(num_tables) <= pool.num_free();
-        fits && self.iter_mut().all(|table| pool.allocate(count, &mut table.held))
+        if count.saturating_mul(num_tables) > pool.num_free() {
+            return false;
+        }
+        // There is room for all of them, so none of these fails.
+        let mut others = self.others.iter_mut();
+        pool.allocate(count, &mut self.first.held)
+            && others.all(|table| pool.allocate(count, &mut table.held))
+    }
+
+    /// Appends the entries of each table from an index on to `ids`, one table after the other.
+    pub(crate) fn write_from(&self, from: u32, ids: &mut Vec<BlockId>) {
+        self.iter().for_each(|table| table.write_from(from, ids));
     }
 
     /// Gives everything back, the last block of a table first.

@@ -135,7 +135,9 @@ impl Scheduler {
                     self.config.enable_prefix_caching,
                 );
             }
-            drop_behind_windows(seq, &mut self.pool, &self.layout);
+            if !self.layout.windows().is_empty() {
+                drop_behind_windows(seq, &mut self.pool, &self.layout);
+            }
         }
         let Some(token) = token else { return };
         self.counters.num_generation_tokens += 1;

@@ -187,8 +187,9 @@ impl Scheduler {
             self.write_copies(seq, first, copies, plan);
         }
         let blocks_start = plan.blocks.len();
-        for table in seq.tables.iter() {
-            plan.blocks.extend(table.ids_from(work.blocks_from));
+        // Most steps of a sequence need no block.
+        if work.blocks_from < seq.tables.len() {
+            seq.tables.write_from(work.blocks_from, &mut plan.blocks);
         }
         plan.seqs.push(SeqPlan {
             seq: seq.id,
