@@ -16,5 +16,6 @@ mod prefix;
 mod reference;
 mod refusal;
 mod replay;
+mod reported;
 mod steps;
 mod stopping;
