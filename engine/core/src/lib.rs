@@ -51,6 +51,7 @@ mod policy;
 mod request;
 pub mod scheduler;
 mod sequence;
+mod tokens;
 mod trace;
 
 pub use block::{BlockEvent, BlockEventDetail, BlockEvents, CachedBlock};

@@ -72,7 +72,7 @@ impl Scheduler {
         (seq.id, seq.arrival, seq.blocked_since, seq.leader, seq.prompt_len).hash(hasher);
         (seq.options.deferral.is_some(), seq.num_preemptions > 0, last_step).hash(hasher);
         (seq.num_pending, seq.num_in_flight, seq.num_computed).hash(hasher);
-        (seq.num_written, seq.num_published, &seq.tokens).hash(hasher);
+        (seq.num_written, seq.num_published, seq.tokens.to_vec()).hash(hasher);
         let mut ids = Vec::new();
         seq.tables.write_from(0, &mut ids);
         (seq.tables.len(), ids).hash(hasher);

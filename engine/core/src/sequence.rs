@@ -7,6 +7,7 @@ use crate::event::FinishReason;
 use crate::ids::{GroupId, Micros, SeqId, StepId, TokenId};
 use crate::request::{Request, RequestOptions, StopConditions};
 use crate::scheduler::{KvLayout, QueueKey};
+use crate::tokens::TokenLog;
 
 /// Which queue a sequence is in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,10 +24,8 @@ pub(crate) enum Phase {
 #[repr(C)]
 pub(crate) struct Sequence {
     pub(crate) id: SeqId,
-    /// Prompt, then output.
-    pub(crate) tokens: Vec<TokenId>,
     pub(crate) tables: Tables,
-    /// The last one of `tokens`: a decode needs no other, and here it costs no cache miss.
+    /// The last one of `tokens`: a decode needs no other.
     pub(crate) last_token: TokenId,
     pub(crate) prompt_len: u32,
     /// Tokens that steps in flight sample for it.
@@ -43,10 +42,16 @@ pub(crate) struct Sequence {
     pub(crate) phase: Phase,
     pub(crate) reads_prefix_cache: bool,
     pub(crate) last_step: StepId,
+    /// A bit for each token that may end it, modulo 64: almost every token is none of them, which is seen here without looking further.
+    stop_filter: u64,
+    /// Prompt, then output.
+    pub(crate) tokens: TokenLog,
     /// With `max_tokens` clipped to what the model and the pool allow.
     pub(crate) stop: StopConditions,
     /// The chain of its full blocks, as far as anybody has asked for it. Tokens never change, so it is never recomputed.
     hashes: Vec<BlockHash>,
+    /// The last one of them, which the next one follows; the root at first.
+    newest_hash: BlockHash,
     root: CacheRoot,
     pub(crate) arrival: Micros,
     pub(crate) priority: i64,
@@ -87,7 +92,8 @@ impl Sequence {
             leader: None,
             last_token: prompt.last().copied().unwrap_or_default(),
             prompt_len: prompt.len() as u32,
-            tokens: prompt.to_vec(),
+            tokens: TokenLog::new(&prompt),
+            stop_filter: stop_filter(&stop),
             stop,
             reads_prefix_cache,
             num_pending: 0,
@@ -100,6 +106,7 @@ impl Sequence {
             num_preemptions: 0,
             root: cache_root,
             hashes: Vec::new(),
+            newest_hash: cache_root.as_parent(),
         }
     }
 
@@ -110,7 +117,7 @@ impl Sequence {
 
     /// Prompt and output: what has to be computed before the next token can be sampled.
     pub(crate) fn num_tokens(&self) -> u32 {
-        self.tokens.len() as u32
+        self.tokens.len()
     }
 
     pub(crate) fn num_output(&self) -> u32 {
@@ -132,7 +139,7 @@ impl Sequence {
     pub(crate) fn reserve(&mut self, layout: &KvLayout) {
         let len = self.prompt_len + self.stop.max_tokens;
         let num_blocks = len.div_ceil(layout.block_size()) as usize;
-        self.tokens.reserve_exact(len as usize - self.tokens.len());
+        self.tokens.reserve(len);
         for (at, &group) in layout.groups().iter().enumerate() {
             self.tables.reserve(at, layout.max_held_in(group, len));
         }
@@ -142,7 +149,16 @@ impl Sequence {
 
     /// The hash of its full block `index`.
     pub(crate) fn block_hash(&mut self, index: u32, block_size: u32) -> BlockHash {
-        self.hash_up_to(index, block_size);
+        let size = block_size as usize;
+        while self.hashes.len() <= index as usize {
+            let start = self.hashes.len() * size;
+            self.newest_hash = block_hash(&self.newest_hash, self.tokens.slice(start..start + size));
+            self.hashes.push(self.newest_hash);
+        }
+        if index as usize + 1 == self.hashes.len() {
+            // The list itself is far away.
+            return self.newest_hash;
+        }
         self.hashes[index as usize]
     }
 
@@ -163,29 +179,15 @@ impl Sequence {
             hash: self.hashes[at],
             parent: at.checked_sub(1).map(|before| self.hashes[before]),
             index,
-            tokens: &self.tokens[at * size..(at + 1) * size],
-        }
-    }
-
-    /// Makes the chain long enough for its full block `index`.
-    pub(crate) fn hash_up_to(&mut self, index: u32, block_size: u32) {
-        let size = block_size as usize;
-        while self.hashes.len() <= index as usize {
-            let parent = self
-                .hashes
-                .last()
-                .copied()
-                .unwrap_or_else(|| self.root.as_parent());
-            let start = self.hashes.len() * size;
-            self.hashes
-                .push(block_hash(&parent, &self.tokens[start..start + size]));
+            tokens: self.tokens.settled(at * size..(at + 1) * size),
         }
     }
 
     /// The whole chain, computed afresh for checks.
     pub(crate) fn recomputed_hashes(&self, block_size: u32) -> Vec<BlockHash> {
         let mut parent = self.root.as_parent();
-        let full_blocks = self.tokens.chunks_exact(block_size as usize);
+        let tokens = self.tokens.to_vec();
+        let full_blocks = tokens.chunks_exact(block_size as usize);
         full_blocks
             .map(|tokens| {
                 parent = block_hash(&parent, tokens);
@@ -198,21 +200,24 @@ impl Sequence {
     pub(crate) fn push_output(&mut self, token: TokenId) -> Option<FinishReason> {
         self.tokens.push(token);
         self.last_token = token;
-        let StopConditions {
-            max_tokens,
-            min_tokens,
-            eos_token_ids,
-            stop_token_ids,
-        } = &self.stop;
         let num_output = self.num_output();
-        if num_output >= *min_tokens {
-            if eos_token_ids.contains(&token) {
+        if self.stop_filter & stop_bit(token) != 0 && num_output >= self.stop.min_tokens {
+            if self.stop.eos_token_ids.contains(&token) {
                 return Some(FinishReason::Eos);
             }
-            if stop_token_ids.contains(&token) {
+            if self.stop.stop_token_ids.contains(&token) {
                 return Some(FinishReason::StopToken(token));
             }
         }
-        (num_output >= *max_tokens).then_some(FinishReason::Length)
+        (num_output >= self.stop.max_tokens).then_some(FinishReason::Length)
     }
+}
+
+fn stop_bit(token: TokenId) -> u64 {
+    1 << (token % 64)
+}
+
+fn stop_filter(stop: &StopConditions) -> u64 {
+    let ids = stop.eos_token_ids.iter().chain(&stop.stop_token_ids);
+    ids.fold(0, |filter, &token| filter | stop_bit(token))
 }

@@ -82,8 +82,9 @@ pub(crate) struct Content<'a> {
     pub(crate) tokens: &'a [TokenId],
 }
 
+#[cfg(test)]
 impl Content<'_> {
-    pub(super) fn key(&self) -> CachedBlock {
+    pub(crate) fn key(&self) -> CachedBlock {
         CachedBlock {
             group: self.group,
             hash: self.hash,
@@ -142,10 +143,13 @@ impl BlockLog {
         std::mem::swap(&mut self.recorded, into);
     }
 
+    /// Whether anything is recorded.
+    pub(super) fn is_on(&self) -> bool {
+        self.detail != BlockEventDetail::Off
+    }
+
+    /// To be called only if it is on.
     pub(super) fn stored(&mut self, content: &Content<'_>) {
-        if self.detail == BlockEventDetail::Off {
-            return;
-        }
         let start = self.recorded.tokens.len();
         if self.detail == BlockEventDetail::Tokens {
             self.recorded.tokens.extend_from_slice(content.tokens);
@@ -170,7 +174,7 @@ impl BlockLog {
     }
 
     fn push(&mut self, event: BlockEvent) {
-        if self.detail != BlockEventDetail::Off {
+        if self.is_on() {
             self.recorded.events.push(event);
         }
     }

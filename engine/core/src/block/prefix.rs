@@ -27,7 +27,9 @@ pub(super) struct PrefixIndex {
     firsts: Vec<u32>,
 }
 
+/// One cache line: whoever looks at one of the fields needs most of them.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Entry {
     content: CachedBlock,
     is_listed: bool,

@@ -41,7 +41,7 @@ fn publish(pool: &mut BlockPool, block: &BlockRef, content: u8) {
         index: 0,
         tokens: &[],
     };
-    pool.publish(block, &content);
+    pool.publish(block, content.key(), || content);
 }
 
 fn share(pool: &mut BlockPool, content: u8) -> BlockRef {
@@ -177,7 +177,7 @@ fn a_block_of_another_group_is_never_found_though_it_holds_the_same_tokens() {
         index: 0,
         tokens: &[],
     };
-    pool.publish(&table[1], &second);
+    pool.publish(&table[1], second.key(), || second);
     let found = contents.map(|content| pool.find(&content).map(|cached| pool.share(cached)));
     let [Some(first), Some(second)] = found else {
         panic!("both are cached")

@@ -2,9 +2,9 @@
 
 use super::step::{Step, Work};
 use super::{KvLayout, Scheduler};
-use crate::block::BlockPool;
+use crate::block::{BlockPool, CachedBlock};
 use crate::event::{Event, FinishReason};
-use crate::ids::{SeqId, StepId, TokenId};
+use crate::ids::{GroupId, SeqId, StepId, TokenId};
 use crate::plan::StepOutcome;
 use crate::sequence::Sequence;
 use crate::trace::Input;
@@ -162,10 +162,14 @@ fn seal_full_blocks(seq: &mut Sequence, pool: &mut BlockPool, block_size: u32, i
     if is_cached {
         pool.log().act_for(seq.id);
         for index in seq.num_published..num_full {
-            seq.hash_up_to(index, block_size);
+            let hash = seq.block_hash(index, block_size);
             for (group, table) in seq.tables.iter().enumerate() {
                 if let Some(block) = table.get(index) {
-                    pool.publish(block, &seq.content(group, index, block_size));
+                    let content = CachedBlock {
+                        group: GroupId(group as u8),
+                        hash,
+                    };
+                    pool.publish(block, content, || seq.content(group, index, block_size));
                 }
             }
         }

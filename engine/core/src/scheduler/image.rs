@@ -29,7 +29,7 @@ impl Sequence {
     fn image(&self) -> SequenceImage {
         SequenceImage {
             id: self.id,
-            tokens: self.tokens.clone(),
+            tokens: self.tokens.to_vec(),
             prompt_len: self.prompt_len,
             tables: self.tables.image(),
             num_written: self.num_written,

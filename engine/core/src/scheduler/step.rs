@@ -178,8 +178,7 @@ impl Scheduler {
         if known.len() == 1 && known.end == num_known {
             plan.tokens.push(seq.last_token);
         } else {
-            plan.tokens
-                .extend_from_slice(&seq.tokens[known.start as usize..known.end as usize]);
+            seq.tokens.copy(known, &mut plan.tokens);
         }
         plan.tokens
             .resize(tokens_start + work.num_tokens as usize, PENDING_TOKEN);

@@ -141,9 +141,15 @@ impl BlockPool {
 
     /// Makes a held block findable. Its content must be complete and is never written again while it is held.
     /// A block that can be found already keeps its content.
-    pub(crate) fn publish(&mut self, block: &BlockRef, content: &Content<'_>) {
-        if self.content_of(block.0).is_none() && self.prefix.insert(content.key(), block.0) {
-            self.log.stored(content);
+    /// `details` is only asked for if somebody wants to know.
+    pub(crate) fn publish<'a>(
+        &mut self,
+        block: &BlockRef,
+        content: CachedBlock,
+        details: impl FnOnce() -> Content<'a>,
+    ) {
+        if self.content_of(block.0).is_none() && self.prefix.insert(content, block.0) && self.log.is_on() {
+            self.log.stored(&details());
         }
     }
 

@@ -48,7 +48,7 @@ fn pool(seq: &mut Sequence, cached: &[Vec<bool>]) -> BlockPool {
                 index,
                 tokens: &[],
             };
-            pool.publish(&table[0], &content);
+            pool.publish(&table[0], content.key(), || content);
             pool.release_all(&mut table);
         }
     }

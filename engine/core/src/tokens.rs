@@ -1,0 +1,132 @@
+//! The tokens of a sequence.
+//!
+//! A step appends one token to each of a thousand sequences. The last few therefore lie in the sequence itself, beside the counts that the step
+//! reads anyhow, and go to the buffer that holds all others a whole row at a time: one cache miss for a row instead of one for each token.
+
+use std::ops::Range;
+
+use crate::ids::TokenId;
+
+/// A cache line of tokens.
+const ROW: usize = 16;
+
+/// A list that grows by one token at a time.
+#[derive(Debug)]
+#[cfg_attr(feature = "model", derive(Clone))]
+#[repr(C)]
+pub(crate) struct TokenLog {
+    len: u32,
+    /// The newest ones, as far as they aren't in `settled`.
+    recent: [TokenId; ROW],
+    /// All before them.
+    settled: Vec<TokenId>,
+}
+
+impl TokenLog {
+    pub(crate) fn new(tokens: &[TokenId]) -> Self {
+        Self {
+            len: tokens.len() as u32,
+            recent: [0; ROW],
+            settled: tokens.to_vec(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Room for `len` tokens in all, so that none of them allocates.
+    pub(crate) fn reserve(&mut self, len: u32) {
+        let more = (len as usize).saturating_sub(self.settled.len());
+        self.settled.reserve_exact(more);
+    }
+
+    pub(crate) fn push(&mut self, token: TokenId) {
+        if self.num_recent() == ROW {
+            self.settle();
+        }
+        let at = self.num_recent();
+        self.recent[at] = token;
+        self.len += 1;
+    }
+
+    /// Appends a range of them to a list.
+    pub(crate) fn copy(&self, range: Range<u32>, into: &mut Vec<TokenId>) {
+        let (start, end) = (range.start as usize, range.end as usize);
+        let split = self.settled.len();
+        into.extend_from_slice(&self.settled[start.min(split)..end.min(split)]);
+        into.extend_from_slice(&self.recent[start.max(split) - split..end.max(split) - split]);
+    }
+
+    /// A range of them in one piece.
+    pub(crate) fn slice(&mut self, range: Range<usize>) -> &[TokenId] {
+        if range.end > self.settled.len() {
+            self.settle();
+        }
+        &self.settled[range]
+    }
+
+    /// The same of a range that was asked for before.
+    pub(crate) fn settled(&self, range: Range<usize>) -> &[TokenId] {
+        &self.settled[range]
+    }
+
+    /// All of them.
+    pub(crate) fn to_vec(&self) -> Vec<TokenId> {
+        let mut all = Vec::with_capacity(self.len as usize);
+        self.copy(0..self.len, &mut all);
+        all
+    }
+
+    fn num_recent(&self) -> usize {
+        self.len as usize - self.settled.len()
+    }
+
+    fn settle(&mut self) {
+        let recent = &self.recent[..self.num_recent()];
+        self.settled.extend_from_slice(recent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ROW, TokenLog};
+
+    #[test]
+    fn any_range_is_what_was_pushed_wherever_the_row_is_cut() {
+        for prompt_len in [0, 1, 15, 16, 17] {
+            for asked_at in 0..40 {
+                let all: Vec<u32> = (0..prompt_len + 40).collect();
+                let mut log = TokenLog::new(&all[..prompt_len as usize]);
+                for (count, &token) in all[prompt_len as usize..].iter().enumerate() {
+                    log.push(token);
+                    if count == asked_at {
+                        let end = log.len() as usize;
+                        assert_eq!(log.slice(end / 2..end), &all[end / 2..end]);
+                        assert_eq!(log.settled(end / 2..end), &all[end / 2..end]);
+                    }
+                }
+                assert_eq!(log.to_vec(), all);
+                for start in 0..log.len() {
+                    for end in start..=log.len() {
+                        let mut copied = vec![7];
+                        log.copy(start..end, &mut copied);
+                        assert_eq!(copied[1..], all[start as usize..end as usize]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_reserved_is_enough_to_the_last_token() {
+        let mut log = TokenLog::new(&[1, 2, 3]);
+        log.reserve(3 + 3 * ROW as u32);
+        let capacity = log.settled.capacity();
+        for token in 0..3 * ROW as u32 {
+            log.push(token);
+        }
+        assert_eq!(log.slice(0..51).len(), 51);
+        assert_eq!(log.settled.capacity(), capacity);
+    }
+}
