@@ -92,7 +92,7 @@ impl Sequence {
             leader: None,
             last_token: prompt.last().copied().unwrap_or_default(),
             prompt_len: prompt.len() as u32,
-            tokens: TokenLog::new(&prompt),
+            tokens: TokenLog::new(&prompt, (prompt.len() as u32).saturating_add(max_tokens)),
             stop_filter: stop_filter(&stop),
             stop,
             reads_prefix_cache,

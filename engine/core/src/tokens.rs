@@ -10,6 +10,9 @@ use crate::ids::TokenId;
 /// A cache line of tokens.
 const ROW: usize = 16;
 
+/// To give a prompt of this many tokens more room later would copy so much that a step shows it.
+const LONG_PROMPT: usize = 1 << 16;
+
 /// A list that grows by one token at a time.
 #[derive(Debug)]
 #[cfg_attr(feature = "model", derive(Clone))]
@@ -23,11 +26,16 @@ pub(crate) struct TokenLog {
 }
 
 impl TokenLog {
-    pub(crate) fn new(tokens: &[TokenId]) -> Self {
+    /// These tokens, which become at most `max_len`.
+    pub(crate) fn new(tokens: &[TokenId], max_len: u32) -> Self {
+        let is_long = tokens.len() >= LONG_PROMPT;
+        let room = if is_long { max_len as usize } else { 0 };
+        let mut settled = Vec::with_capacity(room.max(tokens.len()));
+        settled.extend_from_slice(tokens);
         Self {
             len: tokens.len() as u32,
             recent: [0; ROW],
-            settled: tokens.to_vec(),
+            settled,
         }
     }
 
@@ -97,7 +105,7 @@ mod tests {
         for prompt_len in [0, 1, 15, 16, 17] {
             for asked_at in 0..40 {
                 let all: Vec<u32> = (0..prompt_len + 40).collect();
-                let mut log = TokenLog::new(&all[..prompt_len as usize]);
+                let mut log = TokenLog::new(&all[..prompt_len as usize], 0);
                 for (count, &token) in all[prompt_len as usize..].iter().enumerate() {
                     log.push(token);
                     if count == asked_at {
@@ -120,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_was_reserved_is_enough_to_the_last_token() {
-        let mut log = TokenLog::new(&[1, 2, 3]);
+        let mut log = TokenLog::new(&[1, 2, 3], 0);
         log.reserve(3 + 3 * ROW as u32);
         let capacity = log.settled.capacity();
         for token in 0..3 * ROW as u32 {
@@ -128,5 +136,14 @@ mod tests {
         }
         assert_eq!(log.slice(0..51).len(), 51);
         assert_eq!(log.settled.capacity(), capacity);
+    }
+    #[test]
+    fn a_long_prompt_has_its_room_from_the_start() {
+        let prompt = vec![0; super::LONG_PROMPT];
+        let mut log = TokenLog::new(&prompt, prompt.len() as u32 + 100);
+        let before = log.settled.as_ptr();
+        log.reserve(prompt.len() as u32 + 100);
+        assert_eq!(log.settled.as_ptr(), before);
+        assert!(log.settled.capacity() >= prompt.len() + 100);
     }
 }

@@ -29,7 +29,7 @@ impl Leaving {
     pub(super) fn new(num_blocks: u32, slice: usize) -> Self {
         Self {
             tables: VecDeque::new(),
-            num_refs: vec![0; num_blocks as usize],
+            num_refs: super::touched_zeros(num_blocks),
             num_blocks: 0,
             slice,
         }
