@@ -1,5 +1,6 @@
-//! The signals that end a server: the first one asks, the second one insists.
+//! The signals that end a server: the first one asks, the second one insists. And the one that asks for a dump.
 
+use kvasir_service::Engine;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Failure;
@@ -8,6 +9,35 @@ use crate::exit::Failure;
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+}
+
+/// SIGUSR1, caught from its making on.
+pub(crate) struct DumpSignal(Signal);
+
+impl DumpSignal {
+    /// Catches the signal from now on.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub(crate) fn catch() -> Result<Self, Failure> {
+        signal(SignalKind::user_defined1())
+            .map(Self)
+            .map_err(|error| Failure::Failed(format!("can't catch signals: {error}")))
+    }
+
+    /// Writes a dump of the engine whenever the signal comes. Never ends.
+    pub(crate) async fn serve(&mut self, engine: &Engine) -> ! {
+        loop {
+            // It ends only with the runtime.
+            if self.0.recv().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+            match engine.write_dump("SIGUSR1") {
+                Ok(path) => tracing::info!("the state of the engine is in {}", path.display()),
+                Err(error) => tracing::warn!("SIGUSR1: {error}"),
+            }
+        }
+    }
 }
 
 impl Signals {

@@ -73,6 +73,13 @@ pub trait EngineClient: Send + Sync + 'static {
     /// [`types::ErrorCode::Unavailable`] if the engine can't be reached.
     async fn load(&self) -> Result<LoadReport, Error>;
 
+    /// The state of the engine as a JSON document (`kvasir_service::dump`), for finding out what went wrong: as it is now, or as it was at the last stall.
+    /// It holds the token ids of prompts.
+    ///
+    /// # Errors
+    /// If there was no stall, or [`types::ErrorCode::Unavailable`] if the engine can't be reached.
+    async fn dump(&self, last_stall: bool) -> Result<bytes::Bytes, Error>;
+
     /// Stops admission and waits for running requests, at most `deadline`. Returns how many still run.
     ///
     /// # Errors

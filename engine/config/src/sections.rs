@@ -72,6 +72,14 @@ section! {
             "Type that keys and values are stored in";
         "enable-prefix-caching" => enable_prefix_caching: bool = true, "",
             "Share the KV blocks of equal prompt beginnings";
+        "async-scheduling" => async_scheduling: bool = false, "",
+            "Plan a step while the one before runs";
+        "stall-timeout" => stall_timeout: Seconds = seconds(300), "SECONDS",
+            "Longest time without progress before the requests of a step fail; the limit is lower where steps usually take less";
+        "record-inputs" => record_inputs: u32 = 0, "COUNT",
+            "Last inputs of the scheduler to keep for `kvasir replay`; 0 keeps none";
+        "dump-dir" => dump_dir: Option<PathBuf> = None, "DIR",
+            "Folder for dumps of the engine's state, on stalls and on SIGUSR1; they hold token ids of prompts";
     }
 }
 
@@ -100,6 +108,8 @@ section! {
             "End each stream with its usage, whether asked for or not";
         "enable-request-id-headers" => enable_request_id_headers: bool = false, "",
             "Echo X-Request-Id";
+        "enable-debug-dump" => enable_debug_dump: bool = false, "",
+            "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
             "Comment line after this much silence in a stream; 0 is never";
     }

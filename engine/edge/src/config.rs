@@ -50,7 +50,9 @@ pub struct EdgeConfig {
     pub request_timeout: Option<Duration>,
     /// How long streams may go on after the server was told to stop.
     pub shutdown_timeout: Duration,
-    /// `/health` fails once no step completed for this long although there is work.
+    /// Serves `/debug/dump`, which shows prompts of everybody.
+    pub enable_debug_dump: bool,
+    /// `/health` fails once no step completed for this long although there is work, if the engine has no watchdog that knows better.
     pub max_stall: Duration,
     /// Most connections at a time; more wait in the listener's queue.
     pub max_connections: usize,
@@ -83,6 +85,7 @@ impl Default for EdgeConfig {
             write_timeout: Duration::from_mins(1),
             request_timeout: None,
             shutdown_timeout: Duration::from_secs(30),
+            enable_debug_dump: false,
             max_stall: Duration::from_mins(1),
             max_connections: 4096,
             resolved_config: serde_json::Value::Null,

@@ -79,6 +79,7 @@ async fn answer(
         Handler::Metrics => return handlers::metrics(state).await,
         Handler::Load => return Ok(handlers::load(state)),
         Handler::ServerInfo => return Ok(handlers::server_info(state)),
+        Handler::Dump => return handlers::dump(state, request.uri().query()).await,
         Handler::Models => return Ok(handlers::models(state)),
         Handler::Model => {
             // What isn't UTF-8 behind its percent signs names no model.

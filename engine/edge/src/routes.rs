@@ -2,6 +2,8 @@
 
 use http::Method;
 
+use crate::config::EdgeConfig;
+
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -26,6 +28,8 @@ pub struct Route {
     /// Who may use it.
     pub scope: Scope,
     pub(crate) handler: Handler,
+    /// Whether it is served at all.
+    pub(crate) is_served: fn(&EdgeConfig) -> bool,
 }
 
 /// What a route does.
@@ -43,6 +47,7 @@ pub(crate) enum Handler {
     Metrics,
     Load,
     ServerInfo,
+    Dump,
 }
 
 const fn route(method: Method, path: &'static str, scope: Scope, handler: Handler) -> Route {
@@ -51,11 +56,12 @@ const fn route(method: Method, path: &'static str, scope: Scope, handler: Handle
         path,
         scope,
         handler,
+        is_served: |_| true,
     }
 }
 
 /// Aliases without `/v1` carry the same scope as their twins (C73, C74).
-pub(crate) static ROUTES: [Route; 16] = [
+pub(crate) static ROUTES: [Route; 17] = [
     route(
         Method::POST,
         "/v1/chat/completions",
@@ -98,6 +104,13 @@ pub(crate) static ROUTES: [Route; 16] = [
         Scope::Operations,
         Handler::ServerInfo,
     ),
+    Route {
+        method: Method::GET,
+        path: "/debug/dump",
+        scope: Scope::Admin,
+        handler: Handler::Dump,
+        is_served: |config| config.enable_debug_dump,
+    },
 ];
 
 #[cfg(test)]
@@ -112,6 +125,16 @@ mod tests {
             .map(|route| route.path)
             .collect();
         assert_eq!(public, ["/health", "/ready"]);
+    }
+
+    #[test]
+    fn what_shows_the_prompts_of_others_has_to_be_asked_for() {
+        let optional: Vec<&str> = ROUTES
+            .iter()
+            .filter(|route| !(route.is_served)(&EdgeConfig::default()))
+            .map(|route| route.path)
+            .collect();
+        assert_eq!(optional, ["/debug/dump"]);
     }
 
     #[test]

@@ -61,9 +61,14 @@ impl Edge {
         })
     }
 
-    /// The route table.
+    /// The route table, with the routes that have to be asked for.
     pub fn routes() -> &'static [Route] {
         &ROUTES
+    }
+
+    /// The routes that this edge serves.
+    pub fn served_routes(&self) -> impl Iterator<Item = &'static Route> {
+        self.state.served_routes()
     }
 
     /// The names that requests may put into `model`; the first one is shown in answers.
@@ -82,7 +87,7 @@ impl Edge {
     /// If the route table had a method that isn't standard, which a test rules out.
     pub fn router(&self) -> Router {
         let mut router = Router::new();
-        for route in &ROUTES {
+        for route in self.served_routes() {
             let state = Arc::clone(&self.state);
             let filter =
                 MethodFilter::try_from(route.method.clone()).expect("the table has standard methods only");

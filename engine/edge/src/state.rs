@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::EdgeConfig;
 use crate::pipeline::Pipeline;
+use crate::routes::{ROUTES, Route};
 
 /// Hex digits of the weights' digest in `system_fingerprint`.
 const FINGERPRINT_DIGITS: usize = 8;
@@ -66,6 +67,10 @@ impl State {
         let shown: String = model.chars().take(200).collect();
         let message = format!("the model `{shown}` does not exist; served: {names}");
         Err(ApiError::new(ErrorKind::NotFound, message).with_param("model"))
+    }
+
+    pub(crate) fn served_routes(&self) -> impl Iterator<Item = &'static Route> {
+        ROUTES.iter().filter(|route| (route.is_served)(&self.config))
     }
 
     pub(crate) fn start_draining(&self) {

@@ -1,5 +1,6 @@
 //! An engine: its thread, its clients and its end.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,10 +10,14 @@ use kvasir_client::types::ModelInfo;
 use kvasir_client::{EngineClient, assets};
 use kvasir_engine_core::Scheduler;
 
+use crate::dump::{self, Dump, DumpError};
+use crate::host::Host;
+use crate::journal::Journal;
 use crate::local::LocalClient;
 use crate::mailbox::Command;
 use crate::setup::{EngineSetup, ServiceError, resolve_model};
-use crate::shared::{EngineState, Shared};
+use crate::shared::{EngineState, Health, Shared};
+use crate::watchdog;
 use crate::worker::Worker;
 
 /// A running engine. Dropping it stops it without waiting; [`Engine::shutdown`] waits.
@@ -37,14 +42,23 @@ impl Engine {
             assets,
             cache,
             limits,
+            diagnostics,
         } = setup;
         let warmup_tokens = (config.max_num_batched_tokens as usize).min(limits.max_warmup_tokens);
-        let scheduler = Scheduler::with_policies(config, policies).map_err(ServiceError::Config)?;
+        if let Some(folder) = &diagnostics.dump_dir {
+            dump::prepare(folder).map_err(ServiceError::DumpDir)?;
+        }
+        let max_in_flight = policies.max_in_flight;
+        let mut scheduler = Scheduler::with_policies(config, policies).map_err(ServiceError::Config)?;
+        scheduler.record(diagnostics.recorded_inputs);
+        let journal = Journal::new(diagnostics.step_records, diagnostics.recorded_inputs);
         let shared = Arc::new(Shared::new(
             model,
             assets::chunks(&assets).collect(),
             cache,
             limits,
+            diagnostics,
+            Host::new(scheduler, journal),
         ));
         let (started, start) = mpsc::sync_channel::<Result<(), ExecError>>(1);
         let thread = std::thread::Builder::new()
@@ -57,8 +71,10 @@ impl Engine {
                     // If nobody waits for it, the engine was dropped already and the mailbox says stop.
                     drop(started.send(warm));
                     if !failed {
-                        Worker::new(shared, scheduler, executor).run();
+                        Worker::new(Arc::clone(&shared), executor, max_in_flight).run();
                     }
+                    shared.host.pulse.end();
+                    shared.ended.send_replace(true);
                 }
             });
         let thread = thread.map_err(ServiceError::Thread)?;
@@ -66,6 +82,7 @@ impl Engine {
             .recv()
             .map_err(|_| ServiceError::StartPanicked)?
             .map_err(ServiceError::Warmup)?;
+        watchdog::spawn(Arc::clone(&shared)).map_err(ServiceError::Thread)?;
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
@@ -95,14 +112,40 @@ impl Engine {
         }
     }
 
-    /// Stops, and waits until the step in flight has ended and the thread is gone.
+    /// Stops, and waits until the steps in flight have ended and the thread is gone, or is taken for stuck.
     pub async fn shutdown(&self) {
         self.stop();
+        let (mut ended, mut health) = (self.shared.ended.subscribe(), self.shared.health.subscribe());
+        // Waiting fails only when the sender is gone, and `self` holds it.
+        let stuck = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => false,
+            _ = health.wait_for(|health| *health != Health::Fine) => true,
+        };
+        if stuck {
+            tracing::warn!("the executor doesn't come back; its thread is left behind");
+            return;
+        }
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // The thread catches its panics and reports them through `failed`.
-            drop(tokio::task::spawn_blocking(move || thread.join()).await);
+            // It has nothing left to do. It catches its panics and reports them through `failed`.
+            drop(thread.join());
         }
+    }
+
+    /// The state of the engine now, also while it is stuck.
+    pub fn dump(&self, cause: &str) -> Dump {
+        dump::capture(&self.shared, cause)
+    }
+
+    /// Writes the state of the engine now to the folder for dumps.
+    ///
+    /// # Errors
+    /// If there is no such folder, or it can't be written to.
+    pub fn write_dump(&self, cause: &str) -> Result<PathBuf, DumpError> {
+        let folder = self.shared.diagnostics.dump_dir.as_ref();
+        let folder = folder.ok_or(DumpError::NoFolder)?;
+        dump::write(folder, "asked", &self.dump(cause).to_bytes())
     }
 
     /// Resolves with the message if the scheduler thread panics; the process should end with code 70 then. Pending for ever otherwise.

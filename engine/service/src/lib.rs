@@ -6,8 +6,8 @@
 //! gRPC session --+   (bounded)  (thread) +--> Outbox, one per session --> one message per step
 //! ```
 //!
-//! The worker thread alone touches scheduler and executor. It takes commands, runs a step, and routes what happened; it never waits
-//! for a client. Requests are validated where they enter, for both clients by the same code. Everything that can queue is bounded:
+//! The worker thread alone drives scheduler and executor. It takes commands, keeps one or two steps in flight, and routes what happened; it
+//! never waits for a client. A watchdog beside it fails the requests of a step that hangs, and leaves a [`dump`] of the state. Requests are validated where they enter, for both clients by the same code. Everything that can queue is bounded:
 //!
 //! | What | Bound | When it is reached |
 //! |---|---|---|
@@ -17,8 +17,11 @@
 //! | waiting sequences and their tokens | `SchedulerConfig` | QUEUE_FULL |
 //! | outputs of a request that nobody has read | `ServiceLimits::output_buffer` | the request ends with SLOW_CLIENT |
 
+pub mod dump;
 mod engine;
 pub mod grpc;
+mod host;
+mod journal;
 mod local;
 mod mailbox;
 mod names;
@@ -27,7 +30,10 @@ mod setup;
 mod shared;
 mod sink;
 mod validate;
+mod watchdog;
 mod worker;
 
 pub use engine::Engine;
-pub use setup::{CacheParts, EngineSetup, ServiceError, ServiceLimits};
+pub use journal::{StepPart, StepRecord};
+pub use setup::{CacheParts, Diagnostics, EngineSetup, ServiceError, ServiceLimits};
+pub use watchdog::StallLimits;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use kvasir_client::types::{Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo};
 use kvasir_client::{EngineClient, OutputStream, TextAssetFiles, assets, invalid, output_buffer, refusal};
 use tokio::sync::oneshot;
@@ -78,6 +79,10 @@ impl EngineClient for LocalClient {
 
     async fn load(&self) -> Result<LoadReport, Error> {
         Ok(self.shared.load_report())
+    }
+
+    async fn dump(&self, last_stall: bool) -> Result<Bytes, Error> {
+        self.shared.dump(last_stall).await
     }
 
     async fn drain(&self, deadline: Duration) -> Result<u32, Error> {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use kvasir_engine_core::SeqId;
+
 use crate::names::RequestKey;
 use crate::sink::Submission;
 
@@ -13,6 +15,8 @@ pub(crate) enum Command {
     Submit(Box<Submission>),
     /// End one sequence of a request, or all of them. Unknown ones are ignored.
     Abort(RequestKey, Option<u32>),
+    /// End a sequence whose request was answered already.
+    Forget(SeqId),
     /// Fail what runs and end the thread.
     Stop,
 }
@@ -26,7 +30,8 @@ pub(crate) enum PostError {
     Closed,
 }
 
-/// A queue that nobody waits to write to. Requests are limited; aborts are kept once each, and only live sequences are aborted.
+/// A queue that nobody waits to write to. Requests are limited; aborts are kept once each, only live sequences are aborted, and each is
+/// forgotten at most once.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     max_submissions: usize,
@@ -38,6 +43,7 @@ pub(crate) struct Mailbox {
 struct Inbox {
     submissions: VecDeque<Box<Submission>>,
     aborts: BTreeSet<(RequestKey, Option<u32>)>,
+    forgotten: Vec<SeqId>,
     stop: bool,
     closed: bool,
 }
@@ -65,6 +71,7 @@ impl Mailbox {
             Command::Abort(key, index) => {
                 inbox.aborts.insert((key, index));
             }
+            Command::Forget(seq) => inbox.forgotten.push(seq),
             Command::Stop => inbox.stop = true,
         }
         drop(inbox);
@@ -82,6 +89,11 @@ impl Mailbox {
         inbox.drain_to(commands);
     }
 
+    /// Takes the requests out, for somebody who answers them in the thread's place.
+    pub(crate) fn take_submissions(&self) -> VecDeque<Box<Submission>> {
+        std::mem::take(&mut self.lock().submissions)
+    }
+
     /// Takes no commands any more, and gives those that were left.
     pub(crate) fn close(&self, commands: &mut VecDeque<Command>) {
         let mut inbox = self.lock();
@@ -97,7 +109,7 @@ impl Mailbox {
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.submissions.is_empty() && self.aborts.is_empty() && !self.stop
+        self.submissions.is_empty() && self.aborts.is_empty() && self.forgotten.is_empty() && !self.stop
     }
 
     fn drain_to(&mut self, commands: &mut VecDeque<Command>) {
@@ -107,6 +119,7 @@ impl Inbox {
                 .into_iter()
                 .map(|(key, index)| Command::Abort(key, index)),
         );
+        commands.extend(self.forgotten.drain(..).map(Command::Forget));
         if std::mem::take(&mut self.stop) {
             commands.push_back(Command::Stop);
         }

@@ -9,6 +9,9 @@ use kvasir_client::types::ModelInfo;
 use kvasir_client::{TextAssetFiles, assets};
 use kvasir_engine_core::{ConfigError, Policies, SchedulerConfig};
 
+use crate::dump::DumpError;
+use crate::watchdog::StallLimits;
+
 /// Everything that [`Engine::start`](crate::Engine::start) needs.
 pub struct EngineSetup {
     /// Runs the plans.
@@ -26,6 +29,8 @@ pub struct EngineSetup {
     pub cache: CacheParts,
     /// Limits of the service.
     pub limits: ServiceLimits,
+    /// What is kept and done for the case that something goes wrong.
+    pub diagnostics: Diagnostics,
 }
 
 /// The parts of the cache identity that are the same for all requests.
@@ -85,6 +90,31 @@ impl Default for ServiceLimits {
     }
 }
 
+/// What is kept and done for the case that something goes wrong.
+#[derive(Clone, Debug)]
+pub struct Diagnostics {
+    /// When a step is taken for stuck.
+    pub stall: StallLimits,
+    /// The last inputs of the scheduler, kept so that it can be run again; 0 keeps none.
+    pub recorded_inputs: usize,
+    /// Records of the last steps.
+    pub step_records: usize,
+    /// Where the watchdog leaves dumps; it is made if it doesn't exist.
+    pub dump_dir: Option<PathBuf>,
+}
+
+impl Default for Diagnostics {
+    /// No recording and no folder. 256 steps are several seconds of a fast decode.
+    fn default() -> Self {
+        Self {
+            stall: StallLimits::default(),
+            recorded_inputs: 0,
+            step_records: 256,
+            dump_dir: None,
+        }
+    }
+}
+
 /// Why an engine can't start or serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -105,6 +135,9 @@ pub enum ServiceError {
     /// The executor can't run a step.
     #[error("the executor failed to warm up: {0}")]
     Warmup(#[source] ExecError),
+    /// The folder for dumps can't be used.
+    #[error(transparent)]
+    DumpDir(DumpError),
     /// The operating system gave no thread.
     #[error("can't start the scheduler thread: {0}")]
     Thread(#[source] std::io::Error),

@@ -4,14 +4,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvasir_client::refusal;
-use kvasir_client::types::{Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo, TextAssetsChunk};
+use bytes::Bytes;
+use kvasir_client::types::{
+    Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo, TextAssetsChunk, Watchdog,
+};
+use kvasir_client::{invalid, refusal};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 
+use crate::dump;
+use crate::host::Host;
 use crate::mailbox::{Command, Mailbox, PostError};
 use crate::names::{Names, RequestKey};
-use crate::setup::{CacheParts, ServiceLimits};
+use crate::setup::{CacheParts, Diagnostics, ServiceLimits};
 use crate::sink::{Place, Sink, Submission};
 use crate::validate::{self, ValidRequest};
 use crate::worker::Counters;
@@ -29,19 +34,38 @@ pub(crate) enum EngineState {
     Failed(String),
 }
 
+/// What the watchdog thinks of the worker thread.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Health {
+    /// Nothing.
+    Fine,
+    /// Requests were failed for this reason; there may be progress again.
+    Stalled(String),
+    /// That didn't help: no requests are taken for this reason.
+    Broken(String),
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) model: ModelInfo,
     pub(crate) assets: Vec<TextAssetsChunk>,
     pub(crate) limits: ServiceLimits,
+    pub(crate) diagnostics: Diagnostics,
+    pub(crate) host: Host,
     pub(crate) mailbox: Mailbox,
     pub(crate) state: watch::Sender<EngineState>,
     /// Requests that haven't ended, untaken ones included.
     pub(crate) live: watch::Sender<u32>,
+    pub(crate) health: watch::Sender<Health>,
+    /// Whether the worker thread is gone.
+    pub(crate) ended: watch::Sender<bool>,
     cache: CacheParts,
     next_key: AtomicU64,
     load: Mutex<Load>,
+    num_stalls: AtomicU64,
+    num_failed: AtomicU64,
+    stall_dump: Mutex<Option<Bytes>>,
 }
 
 #[derive(Debug, Default)]
@@ -57,17 +81,26 @@ impl Shared {
         assets: Vec<TextAssetsChunk>,
         cache: CacheParts,
         limits: ServiceLimits,
+        diagnostics: Diagnostics,
+        host: Host,
     ) -> Self {
         Self {
             model,
             assets,
             limits,
+            diagnostics,
+            host,
             mailbox: Mailbox::new(limits.max_untaken_requests),
             state: watch::Sender::new(EngineState::Ready),
             live: watch::Sender::new(0),
+            health: watch::Sender::new(Health::Fine),
+            ended: watch::Sender::new(false),
             cache,
             next_key: AtomicU64::new(0),
             load: Mutex::default(),
+            num_stalls: AtomicU64::new(0),
+            num_failed: AtomicU64::new(0),
+            stall_dump: Mutex::default(),
         }
     }
 
@@ -181,9 +214,62 @@ impl Shared {
             draining: *self.state.borrow() != EngineState::Ready,
             stalled_us: progress.map_or(0, |since| micros(since.elapsed())),
             process_cpu_us: micros(process_cpu_time()),
+            watchdog: Some(self.watchdog_report()),
             num_cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
             ..report
         }
+    }
+
+    fn watchdog_report(&self) -> Watchdog {
+        let unhealthy = match &*self.health.borrow() {
+            Health::Broken(reason) => Some(reason.clone()),
+            Health::Fine | Health::Stalled(_) => None,
+        };
+        Watchdog {
+            unhealthy,
+            num_stalls: self.num_stalls.load(Ordering::Relaxed),
+            num_failed: self.num_failed.load(Ordering::Relaxed),
+            deadline_us: self.host.pulse.allowance().map_or(0, micros),
+        }
+    }
+
+    pub(crate) fn set_health(&self, health: Health) {
+        self.health.send_replace(health);
+    }
+
+    /// The watchdog has failed this many sequences of a step.
+    pub(crate) fn note_stall(&self, num_failed: usize) {
+        self.num_stalls.fetch_add(1, Ordering::Relaxed);
+        self.note_failed(num_failed);
+    }
+
+    pub(crate) fn note_failed(&self, num_failed: usize) {
+        self.num_failed.fetch_add(num_failed as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_stall_dump(&self, dump: Bytes) {
+        *self.stall_dump.lock().unwrap_or_else(PoisonError::into_inner) = Some(dump);
+    }
+
+    /// The state now, or the dump of the last stall.
+    ///
+    /// # Errors
+    /// If there was no stall.
+    pub(crate) async fn dump(self: &Arc<Self>, last_stall: bool) -> Result<Bytes, Error> {
+        if last_stall {
+            let dump = self
+                .stall_dump
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            return dump.ok_or_else(|| invalid("last_stall", "the engine has not stalled since it started"));
+        }
+        let shared = Arc::clone(self);
+        // Writing it down takes a while if much was recorded.
+        let dump = tokio::task::spawn_blocking(move || dump::capture(&shared, "asked for").to_bytes());
+        let dump = dump.await;
+        dump.map(Bytes::from)
+            .map_err(|error| refusal(ErrorCode::Internal, format!("the dump can't be made: {error}")))
     }
 
     /// Whether requests are taken.
@@ -191,6 +277,9 @@ impl Shared {
     /// # Errors
     /// Why not.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if let Health::Broken(reason) = &*self.health.borrow() {
+            return Err(refusal(ErrorCode::Unavailable, reason.clone()));
+        }
         match &*self.state.borrow() {
             EngineState::Ready => Ok(()),
             EngineState::Draining => Err(refusal(

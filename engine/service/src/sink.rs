@@ -21,6 +21,18 @@ pub(crate) struct Submission {
     pub(crate) place: Place,
 }
 
+impl Submission {
+    /// Answers a request that isn't taken; its id is free before the client can know.
+    pub(crate) fn refuse(self, error: Error) {
+        let Self { mut sink, place, .. } = self;
+        place.free_name();
+        sink.answer(&place.request_id, Err(error));
+        if let Sink::Session { outbox } = sink {
+            outbox.commit();
+        }
+    }
+}
+
 /// Where a request's answer and outputs go.
 #[derive(Debug)]
 pub(crate) enum Sink {

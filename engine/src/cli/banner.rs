@@ -24,8 +24,8 @@ pub(super) enum Address {
 pub(super) fn show(settings: &Settings, edge: &Edge, address: &Address, has_keys: bool) {
     let name = edge.model_names().first().map_or("", String::as_str);
     if settings.process.json.value {
-        let routes: Vec<String> = Edge::routes()
-            .iter()
+        let routes: Vec<String> = edge
+            .served_routes()
             .map(|route| format!("{} {} {}", route.method, route.path, scope(route.scope)))
             .collect();
         tracing::info!(
@@ -39,7 +39,7 @@ pub(super) fn show(settings: &Settings, edge: &Edge, address: &Address, has_keys
     }
     show_configuration(settings);
     say("Routes");
-    for route in Edge::routes() {
+    for route in edge.served_routes() {
         say(&format!(
             "  {:5} {:25} {}",
             route.method.as_str(),

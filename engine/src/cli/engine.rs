@@ -14,7 +14,7 @@ use crate::exit::Failure;
 use crate::load::start_engine;
 use crate::logging;
 use crate::progress::Bars;
-use crate::signals::Signals;
+use crate::signals::{DumpSignal, Signals};
 
 /// How long sessions may take to send what is queued, once no request runs any more.
 const FLUSH: Duration = Duration::from_secs(2);
@@ -31,6 +31,7 @@ pub(crate) fn run(flags: Flags<flags::Engine>) -> Result<(), Failure> {
 
 async fn serve(mut settings: Settings) -> Result<(), Failure> {
     let mut signals = Signals::catch()?;
+    let mut dump_signal = DumpSignal::catch()?;
     let (mut model, mut config) = (settings.model.clone(), settings.engine.clone());
     let loading = tokio::task::spawn_blocking(move || {
         start_engine(&mut model, &mut config, &Bars::default()).map(|engine| (engine, model, config))
@@ -50,7 +51,10 @@ async fn serve(mut settings: Settings) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(&error))?;
     show(&settings, &engine, &server.target());
     let timeout = settings.process.shutdown_timeout.value.0;
-    let result = run_until_stopped(&engine, server, &mut signals, timeout).await;
+    let result = tokio::select! {
+        result = run_until_stopped(&engine, server, &mut signals, timeout) => result,
+        never = dump_signal.serve(&engine) => never,
+    };
     if result.is_ok() {
         engine.shutdown().await;
     } else {

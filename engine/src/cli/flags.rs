@@ -66,6 +66,8 @@ impl Role for Offline {
             "max-num-queued-reqs",
             "max-num-queued-tokens",
             "shutdown-timeout",
+            "record-inputs",
+            "dump-dir",
         ];
         [
             ModelConfig::specs(),

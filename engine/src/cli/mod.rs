@@ -9,6 +9,7 @@ mod foreign;
 mod generate;
 mod listening;
 mod models;
+mod replay;
 mod sampling;
 mod serve;
 mod settings;
@@ -62,6 +63,8 @@ enum CliCommand {
     Simulate(Box<simulate::SimulateArgs>),
     /// List, fetch and remove models
     Models(models::ModelsArgs),
+    /// Run the recorded inputs of a server's scheduler again
+    Replay(replay::ReplayArgs),
     /// Print the completion script of a shell
     Completions(completions::CompletionsArgs),
 }
@@ -92,6 +95,7 @@ fn dispatch(command: CliCommand) -> Result<(), Failure> {
         CliCommand::Generate(args) => generate::run(*args),
         CliCommand::Simulate(args) => simulate::run(&args),
         CliCommand::Models(args) => models::run(args),
+        CliCommand::Replay(args) => replay::run(&args),
         CliCommand::Completions(args) => completions::run(&args),
     }
 }

@@ -19,7 +19,7 @@ use crate::llm::generation_config;
 use crate::load::start_engine;
 use crate::logging;
 use crate::progress::Bars;
-use crate::signals::Signals;
+use crate::signals::{DumpSignal, Signals};
 
 /// Options of the model and the scheduler that an edge before an engine has a use for.
 const EDGE_KEYS: &[&str] = &[
@@ -60,6 +60,7 @@ fn warn_if_open(bind: &Bind, keys: &[Secret]) {
 
 async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(), Failure> {
     let mut signals = Signals::catch()?;
+    let mut dump_signal = DumpSignal::catch()?;
     // Early, because an address in use should be found before a model is loaded. Who connects meanwhile waits.
     let listening = Listening::open(bind).await?;
     let started = tokio::select! {
@@ -73,7 +74,14 @@ async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(
         .await
         .map_err(|error| Failure::failed(&error))?;
     banner::show(&settings, &edge, listening.address(), !keys.is_empty());
-    let result = run_until_stopped(edge, listening, &mut signals, &started, &settings).await;
+    let running = run_until_stopped(edge, listening, &mut signals, &started, &settings);
+    let result = match &started.engine {
+        Some(engine) => tokio::select! {
+            result = running => result,
+            never = dump_signal.serve(engine) => never,
+        },
+        None => running.await,
+    };
     if let Some(engine) = started.engine {
         finish(engine, &result).await;
     }
@@ -126,6 +134,7 @@ fn edge_config(settings: &Settings, keys: &[Secret]) -> EdgeConfig {
         sse_keep_alive: (!keep_alive.is_zero()).then_some(keep_alive),
         generation_config: generation_config(&settings.model),
         seed: settings.model.seed.value,
+        enable_debug_dump: http.enable_debug_dump.value,
         trust_request_chat_template: settings.model.trust_request_chat_template.value,
         shutdown_timeout: settings.process.shutdown_timeout.value.0,
         resolved_config: settings.report().to_json(),

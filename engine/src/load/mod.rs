@@ -17,7 +17,7 @@ use kvasir_client::types::ModelInfo;
 use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig, SchedulerCompat, SchedulingPolicy};
 use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig};
 use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
-use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
+use kvasir_service::{CacheParts, Diagnostics, Engine, EngineSetup, ServiceLimits, StallLimits};
 use kvasir_weights::Checkpoint;
 
 pub use error::LoadError;
@@ -89,6 +89,7 @@ pub(crate) fn start_engine(
             max_warmup_tokens: 1,
             ..ServiceLimits::default()
         },
+        diagnostics: diagnostics(engine),
     })?;
     Ok(engine)
 }
@@ -176,7 +177,25 @@ fn policies(engine: &EngineConfig) -> Policies {
         SchedulingPolicy::Fcfs => Order::Arrival,
         SchedulingPolicy::Priority => Order::Priority,
     };
-    Policies { order, ..rules }
+    Policies {
+        order,
+        max_in_flight: if engine.async_scheduling.value { 2 } else { 1 },
+        ..rules
+    }
+}
+
+fn diagnostics(engine: &EngineConfig) -> Diagnostics {
+    let ceiling = engine.stall_timeout.value.0;
+    let stall = StallLimits::default();
+    Diagnostics {
+        stall: StallLimits {
+            floor: stall.floor.min(ceiling),
+            ceiling,
+        },
+        recorded_inputs: engine.record_inputs.value as usize,
+        dump_dir: engine.dump_dir.value.clone(),
+        ..Diagnostics::default()
+    }
 }
 
 fn scheduler(engine: &EngineConfig, sizes: &Sizes) -> SchedulerConfig {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
 use futures::TryFutureExt;
 use kvasir_proto::engine::v1::engine_client::EngineClient as Stub;
 use prost::Message;
@@ -24,7 +25,7 @@ use self::target::Target;
 use crate::assets::{self, TextAssetFiles};
 use crate::error::{from_status, invalid, refusal};
 use crate::types::{
-    DrainRequest, Error, ErrorCode, GenerateRequest, GetLoadRequest, GetModelInfoRequest,
+    DrainRequest, Error, ErrorCode, GenerateRequest, GetDumpRequest, GetLoadRequest, GetModelInfoRequest,
     GetTextAssetsRequest, LoadReport, ModelInfo,
 };
 use crate::{
@@ -38,6 +39,9 @@ pub use self::target::TargetError;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a transfer of text assets may take.
 const ASSETS_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Largest dump that is taken; recordings of a hundred thousand inputs have some 100 MB.
+const MAX_DUMP_BYTES: usize = 1 << 30;
 
 /// Limits of a client.
 #[derive(Clone, Copy, Debug)]
@@ -265,6 +269,23 @@ impl EngineClient for GrpcClient {
             .call(CALL_TIMEOUT, async { stub.get_load(GetLoadRequest {}).await })
             .await?;
         Ok(answer.into_inner())
+    }
+
+    async fn dump(&self, last_stall: bool) -> Result<Bytes, Error> {
+        let mut stub = self.inner.stub.clone();
+        let transfer = async {
+            let mut chunks = stub.get_dump(GetDumpRequest { last_stall }).await?.into_inner();
+            let mut dump = BytesMut::new();
+            while let Some(chunk) = chunks.message().await? {
+                if dump.len() + chunk.data.len() > MAX_DUMP_BYTES {
+                    let message = format!("the engine's dump has more than {MAX_DUMP_BYTES} bytes");
+                    return Err(tonic::Status::resource_exhausted(message));
+                }
+                dump.extend_from_slice(&chunk.data);
+            }
+            Ok(dump.freeze())
+        };
+        self.inner.call(ASSETS_TIMEOUT, transfer).await
     }
 
     async fn drain(&self, deadline: Duration) -> Result<u32, Error> {

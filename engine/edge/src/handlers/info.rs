@@ -4,17 +4,23 @@ use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
 use kvasir_api::{ApiError, ErrorKind, ModelCard, ModelList};
-use kvasir_client::types::LoadReport;
+use kvasir_client::types::{ErrorCode, LoadReport};
 
 use crate::gate::PROBE_TIMEOUT;
 use crate::metrics::CONTENT_TYPE;
 use crate::reply::{json_response, with_type};
-use crate::routes::ROUTES;
 use crate::state::State;
 
-/// `GET /health`: the engine makes steps while there is work. A full queue is healthy (C18, C19).
+/// `GET /health`: the engine makes steps while there is work. A full queue is healthy (C18, C19), and so is an engine whose watchdog has failed
+/// stuck requests, until that turns out not to help.
 pub(crate) async fn health(state: &State) -> Result<Response, ApiError> {
     let load = load_report(state).await?;
+    if let Some(watchdog) = load.watchdog {
+        return match watchdog.unhealthy {
+            Some(reason) => Err(ApiError::new(ErrorKind::Unavailable, reason)),
+            None => Ok(empty()),
+        };
+    }
     let bound = state.config.max_stall.as_micros();
     if u128::from(load.stalled_us) > bound {
         let message = format!(
@@ -57,7 +63,7 @@ pub(crate) fn load(state: &State) -> Response {
 /// `GET /server_info`: the resolved configuration, the model and the registered routes.
 pub(crate) fn server_info(state: &State) -> Response {
     let info = state.pipeline.model_info();
-    let routes: Vec<_> = ROUTES.iter().map(route_json).collect();
+    let routes: Vec<_> = state.served_routes().map(route_json).collect();
     json_response(&serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "config": state.config.resolved_config,
@@ -82,6 +88,26 @@ pub(crate) fn server_info(state: &State) -> Response {
 
 fn route_json(route: &crate::routes::Route) -> serde_json::Value {
     serde_json::json!({ "method": route.method.as_str(), "path": route.path, "scope": route.scope })
+}
+
+/// `GET /debug/dump`: the engine's state now, or with `?last_stall` as it was then.
+pub(crate) async fn dump(state: &State, query: Option<&str>) -> Result<Response, ApiError> {
+    let last_stall = match query.unwrap_or_default() {
+        "" => false,
+        "last_stall" | "last_stall=true" => true,
+        _ => {
+            return Err(ApiError::new(
+                ErrorKind::Value,
+                "the only parameter is last_stall",
+            ));
+        }
+    };
+    let dump = state.pipeline.engine().dump(last_stall).await;
+    let dump = dump.map_err(|error| match error.code() {
+        ErrorCode::InvalidRequest => ApiError::new(ErrorKind::NotFound, error.message),
+        _ => ApiError::new(ErrorKind::Unavailable, error.message),
+    })?;
+    Ok(with_type(StatusCode::OK, "application/json", Body::from(dump)))
 }
 
 /// `GET /v1/models`.

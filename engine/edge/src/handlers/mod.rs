@@ -18,7 +18,7 @@ use uuid::Uuid;
 pub(crate) use chat::chat_completions;
 pub(crate) use completion::completions;
 pub use conversation::from_request as conversation;
-pub(crate) use info::{health, load, metrics, model, models, ready, server_info, version};
+pub(crate) use info::{dump, health, load, metrics, model, models, ready, server_info, version};
 pub(crate) use tokenize::{detokenize, tokenize};
 
 use crate::gate::{Call, is_usable_id};

@@ -89,6 +89,11 @@ fn encode_own(encoder: &mut DescriptorEncoder<'_>, load: &LoadReport) -> fmt::Re
             seconds(load.stalled_us),
         ),
         (
+            "kvasir_engine_stall_deadline_seconds",
+            "Time without progress that counts as a stall now, 0 when idle",
+            seconds(load.watchdog.as_ref().map_or(0, |watchdog| watchdog.deadline_us)),
+        ),
+        (
             "kvasir_engine_cpus",
             "CPUs that the engine's process may use",
             f64::from(load.num_cpus),
@@ -96,6 +101,16 @@ fn encode_own(encoder: &mut DescriptorEncoder<'_>, load: &LoadReport) -> fmt::Re
     ] {
         LoadCollector::gauge(encoder, name, help, value)?;
     }
+    let watchdog = load.watchdog.clone().unwrap_or_default();
+    let help = "Times that a step made no progress for too long";
+    LoadCollector::counter(encoder, "kvasir_engine_stalls", help, watchdog.num_stalls)?;
+    let help = "Sequences that the watchdog failed";
+    LoadCollector::counter(
+        encoder,
+        "kvasir_engine_stalled_sequences",
+        help,
+        watchdog.num_failed,
+    )?;
     let help = "Steps that completed";
     LoadCollector::counter(encoder, "kvasir_steps", help, load.num_steps)?;
     let help = "CPU time that the engine's process has used";

@@ -11,6 +11,7 @@ fn config() -> EdgeConfig {
     let api_keys = vec![ApiKey::new("other"), ApiKey::new("AbC-123")];
     EdgeConfig {
         api_keys,
+        enable_debug_dump: true,
         ..EdgeConfig::default()
     }
 }

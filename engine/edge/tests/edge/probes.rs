@@ -1,6 +1,6 @@
 //! Probes, figures and what is served.
 
-use kvasir_client::types::{Durations, Error, ErrorCode, LoadReport, StepTimes};
+use kvasir_client::types::{Durations, Error, ErrorCode, LoadReport, StepTimes, Watchdog};
 use kvasir_edge::{Edge, EdgeConfig};
 use serde_json::json;
 
@@ -28,6 +28,48 @@ async fn health_fails_only_while_steps_do_not_complete() {
         assert!(message.contains("61000 ms"), "{message}");
     }
     assert_eq!(post(&router, "/ping", &json!({})).await.status, 503);
+}
+
+#[tokio::test]
+async fn the_engines_watchdog_decides_about_health() {
+    let engine = FakeEngine::new(Script::Hang);
+    let router = edge(&engine).await;
+    let watched = |unhealthy: Option<&str>| LoadReport {
+        stalled_us: 600_000_000,
+        watchdog: Some(Watchdog {
+            unhealthy: unhealthy.map(str::to_owned),
+            num_stalls: 1,
+            ..Watchdog::default()
+        }),
+        ..LoadReport::default()
+    };
+    *engine.load.lock().unwrap() = Ok(watched(None));
+    assert_eq!(get(&router, "/health").await.status, 200);
+    *engine.load.lock().unwrap() = Ok(watched(Some("no progress for 40 s")));
+    let answer = get(&router, "/health").await;
+    let message = answer.error(503, "ServiceUnavailableError", None);
+    assert_eq!(message, "no progress for 40 s");
+}
+
+#[tokio::test]
+async fn a_dump_is_served_only_where_it_was_switched_on() {
+    let engine = FakeEngine::new(Script::Hang);
+    assert_eq!(get(&edge(&engine).await, "/debug/dump").await.status, 404);
+    let config = EdgeConfig {
+        enable_debug_dump: true,
+        ..EdgeConfig::default()
+    };
+    let router = edge_with(&engine, config).await;
+    assert_eq!(get(&router, "/debug/dump").await.json(), json!({}));
+    get(&router, "/debug/dump?last_stall")
+        .await
+        .error(404, "NotFoundError", None);
+    engine.dumps.lock().unwrap()[1] = Ok("[1]".into());
+    assert_eq!(
+        get(&router, "/debug/dump?last_stall=true").await.json(),
+        json!([1])
+    );
+    assert_eq!(get(&router, "/debug/dump?laststall").await.status, 400);
 }
 
 #[tokio::test]
@@ -76,7 +118,8 @@ async fn version_load_and_server_info_answer() {
     assert_eq!(get(&router, "/load").await.json(), json!({"server_load": 0}));
     let info = get(&router, "/server_info").await.json();
     assert_eq!(info["config"], json!({"port": 8000}));
-    assert_eq!(info["routes"].as_array().unwrap().len(), Edge::routes().len());
+    // All but the one that has to be asked for.
+    assert_eq!(info["routes"].as_array().unwrap().len(), Edge::routes().len() - 1);
     assert_eq!(
         info["routes"][0],
         json!({"method": "POST", "path": "/v1/chat/completions", "scope": "inference"})
@@ -286,6 +329,9 @@ async fn an_edge_refuses_assets_that_are_not_the_announced_ones() {
         }
         async fn load(&self) -> Result<LoadReport, Error> {
             self.0.load().await
+        }
+        async fn dump(&self, last_stall: bool) -> Result<bytes::Bytes, Error> {
+            self.0.dump(last_stall).await
         }
         async fn drain(&self, deadline: std::time::Duration) -> Result<u32, Error> {
             self.0.drain(deadline).await

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
+use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -52,6 +53,8 @@ pub(crate) enum Event {
 pub(crate) struct FakeEngine {
     script: Script,
     pub(crate) load: Mutex<Result<LoadReport, Error>>,
+    /// By whether the last stall is asked for.
+    pub(crate) dumps: Mutex<[Result<Bytes, Error>; 2]>,
     log: Arc<Mutex<Vec<Event>>>,
     requests: Mutex<Vec<GenerateRequest>>,
     aborted: Arc<Mutex<BTreeSet<(String, u32)>>>,
@@ -69,6 +72,10 @@ impl FakeEngine {
         Arc::new(Self {
             script,
             load: Mutex::new(Ok(LoadReport::default())),
+            dumps: Mutex::new([
+                Ok(Bytes::from_static(b"{}")),
+                Err(kvasir_client::invalid("last_stall", "no stall")),
+            ]),
             log: Arc::default(),
             requests: Mutex::default(),
             aborted: Arc::default(),
@@ -144,6 +151,10 @@ impl EngineClient for FakeEngine {
             weights_digest: "0123456789abcdef".to_owned(),
             ..ModelInfo::default()
         })
+    }
+
+    async fn dump(&self, last_stall: bool) -> Result<Bytes, Error> {
+        self.dumps.lock().unwrap()[usize::from(last_stall)].clone()
     }
 
     async fn text_assets(&self, _digest: &str) -> Result<TextAssetFiles, Error> {

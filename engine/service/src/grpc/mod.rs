@@ -26,7 +26,7 @@ use self::listener::Bound;
 use self::service::EngineService;
 use crate::engine::Engine;
 use crate::setup::ServiceError;
-use crate::shared::{EngineState, Shared};
+use crate::shared::{EngineState, Health, Shared};
 
 /// A peer that doesn't answer this long is gone, and its requests end.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -120,9 +120,10 @@ where
 
 /// Keeps the health service in step with the engine: serving means that it takes requests.
 async fn follow(shared: Arc<Shared>, reporter: HealthReporter, stop: CancellationToken) {
-    let mut state = shared.state.subscribe();
+    let (mut state, mut health) = (shared.state.subscribe(), shared.health.subscribe());
     loop {
-        let ready = *state.borrow_and_update() == EngineState::Ready && !stop.is_cancelled();
+        let broken = matches!(*health.borrow_and_update(), Health::Broken(_));
+        let ready = *state.borrow_and_update() == EngineState::Ready && !broken && !stop.is_cancelled();
         report(
             &reporter,
             if ready {
@@ -134,6 +135,7 @@ async fn follow(shared: Arc<Shared>, reporter: HealthReporter, stop: Cancellatio
         .await;
         tokio::select! {
             changed = state.changed() => if changed.is_err() { return },
+            changed = health.changed() => if changed.is_err() { return },
             () = stop.cancelled(), if !stop.is_cancelled() => {}
         }
     }

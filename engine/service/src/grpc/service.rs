@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::Stream;
 use kvasir_proto::engine::v1::engine_server::Engine;
 use kvasir_proto::engine::v1::{
-    DrainRequest, DrainResponse, GetLoadRequest, GetModelInfoRequest, GetTextAssetsRequest, LoadReport,
-    ModelInfo, SessionRequest, StepOutputs, TextAssetsChunk,
+    DrainRequest, DrainResponse, DumpChunk, GetDumpRequest, GetLoadRequest, GetModelInfoRequest,
+    GetTextAssetsRequest, LoadReport, ModelInfo, SessionRequest, StepOutputs, TextAssetsChunk,
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::session;
 use crate::shared::Shared;
+
+/// Bytes of one chunk on the wire, below the 4 MiB that gRPC peers accept by default.
+const DUMP_CHUNK_BYTES: usize = 1 << 20;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -42,6 +45,7 @@ impl EngineService {
 impl Engine for EngineService {
     type SessionStream = Answers<StepOutputs>;
     type GetTextAssetsStream = Answers<TextAssetsChunk>;
+    type GetDumpStream = Answers<DumpChunk>;
 
     async fn session(
         &self,
@@ -79,6 +83,19 @@ impl Engine for EngineService {
 
     async fn get_load(&self, _: Request<GetLoadRequest>) -> Result<Response<LoadReport>, Status> {
         Ok(Response::new(self.shared.load_report()))
+    }
+
+    async fn get_dump(
+        &self,
+        request: Request<GetDumpRequest>,
+    ) -> Result<Response<Self::GetDumpStream>, Status> {
+        let dump = self.shared.dump(request.into_inner().last_stall).await;
+        let mut rest = dump.map_err(|error| Status::not_found(error.message))?;
+        let chunks = std::iter::from_fn(move || {
+            let data = rest.split_to(rest.len().min(DUMP_CHUNK_BYTES));
+            (!data.is_empty()).then_some(Ok(DumpChunk { data }))
+        });
+        Ok(Response::new(Box::pin(futures::stream::iter(chunks))))
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {

@@ -4,19 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvasir_client::types::{Error, ErrorCode, Finish, FinishReason, SequenceOutput};
+use kvasir_client::types::{Error, ErrorCode, SequenceOutput};
 use kvasir_client::{Delivery, refusal};
-use kvasir_engine_core::{Event, SeqId, StepPlan};
+use kvasir_engine_core::{Event, FinishReason, SeqId, SeqPlan, StepPlan};
 use kvasir_sampling::TokenLogprobs;
 
 use super::records::SeqRecord;
+use crate::dump::LiveSequence;
+use crate::journal::StepPart;
 use crate::names::RequestKey;
 use crate::outbox::Outbox;
 use crate::sink::{Place, Sink, Submission};
 
 /// The table.
 #[derive(Debug, Default)]
-pub(super) struct LiveRequests {
+pub(crate) struct LiveRequests {
     requests: BTreeMap<RequestKey, RequestRecord>,
     seqs: BTreeMap<SeqId, SeqRecord>,
     /// Sequences with something to send, in the order it happened.
@@ -54,6 +56,18 @@ impl LiveRequests {
         self.requests.is_empty()
     }
 
+    /// The sequences, in the order they came.
+    pub(crate) fn list(&self) -> Vec<LiveSequence> {
+        let now = Instant::now();
+        let seqs = self.seqs.iter();
+        seqs.map(|(&seq, record)| record.describe(seq, now)).collect()
+    }
+
+    /// A sequence's part in a plan, for people.
+    pub(super) fn describe(&self, planned: &SeqPlan) -> Option<StepPart> {
+        Some(self.seqs.get(&planned.seq)?.describe_part(planned))
+    }
+
     pub(super) fn insert(&mut self, submission: Submission, seqs: &[SeqId]) {
         let Submission {
             request,
@@ -61,10 +75,12 @@ impl LiveRequests {
             sink,
             place,
         } = submission;
+        let request_id: Arc<str> = place.request_id.as_str().into();
         for (index, &seq) in seqs.iter().enumerate() {
             let wants_prompt_logprobs = index == 0 && request.prompt_logprobs.is_some();
             let record = SeqRecord::new(
                 place.key,
+                Arc::clone(&request_id),
                 index as u32,
                 received,
                 &request.prompt,
@@ -192,28 +208,30 @@ impl LiveRequests {
         to_end
     }
 
-    /// Ends every request with this error.
-    pub(super) fn fail_all(&mut self, error: &Error) {
+    /// Ends these sequences with this error, after what they haven't been told yet. Gives those that were there.
+    pub(crate) fn fail(&mut self, seqs: &[SeqId], error: &Error) -> Vec<SeqId> {
         let mut sent = Sent::default();
-        let open: Vec<_> = self
-            .seqs
-            .iter()
-            .map(|(&seq, record)| (seq, record.key, record.index))
-            .collect();
-        for (seq, key, index) in open {
-            let finish = Finish {
-                reason: FinishReason::Error.into(),
-                error: Some(error.clone()),
-                ..Finish::default()
+        let mut failed = Vec::new();
+        for &seq in seqs {
+            let Some(record) = self.seqs.get_mut(&seq) else {
+                continue;
             };
-            let output = SequenceOutput {
-                index,
-                finish: Some(finish),
-                ..SequenceOutput::default()
-            };
-            self.send(key, seq, output, &mut sent);
+            record.blame(error);
+            record.note_finished(FinishReason::Error);
+            let key = record.key;
+            if let Some(output) = record.take_pending() {
+                self.send(key, seq, output, &mut sent);
+                failed.push(seq);
+            }
         }
         sent.commit();
+        failed
+    }
+
+    /// Ends every sequence with this error.
+    pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<SeqId> {
+        let seqs: Vec<_> = self.seqs.keys().copied().collect();
+        self.fail(&seqs, error)
     }
 
     /// Sends one output. With the last finish of a request, its id is free first, and its record goes.

@@ -1,25 +1,30 @@
 //! What is remembered of one sequence until it ends.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use kvasir_client::types::{
     Error, Finish, FinishReason, SequenceOutput, Timeline, TokenLogprobs, TopLogprob,
 };
-use kvasir_engine_core::{self as core, SeqPlan, TokenId};
+use kvasir_engine_core::{self as core, SeqId, SeqPlan, TokenId};
 use kvasir_sampling as sampling;
 
+use crate::dump::LiveSequence;
+use crate::journal::StepPart;
 use crate::names::RequestKey;
 
 /// One sequence.
 #[derive(Debug)]
 pub(super) struct SeqRecord {
     pub(super) key: RequestKey,
+    request_id: Arc<str>,
     pub(super) index: u32,
     received: Instant,
     prompt_len: u32,
     /// Prompt positions that are computed or came from the cache.
     prompt_done: u32,
     cached_tokens: u32,
+    output_tokens: u32,
     timeline: Timeline,
     /// One entry per prompt token, if they were asked for and haven't been sent.
     prompt_logprobs: Option<Vec<TokenLogprobs>>,
@@ -35,6 +40,7 @@ pub(super) struct SeqRecord {
 impl SeqRecord {
     pub(super) fn new(
         key: RequestKey,
+        request_id: Arc<str>,
         index: u32,
         received: Instant,
         prompt: &[TokenId],
@@ -51,17 +57,48 @@ impl SeqRecord {
         };
         Self {
             key,
+            request_id,
             index,
             received,
             prompt_len: prompt.len() as u32,
             prompt_done: 0,
             cached_tokens: 0,
+            output_tokens: 0,
             timeline: Timeline::default(),
             prompt_logprobs: wants_prompt_logprobs.then(blank),
             sampled_logprobs: None,
             fault: None,
             pending: None,
             started: false,
+        }
+    }
+
+    pub(super) fn describe(&self, seq: SeqId, now: Instant) -> LiveSequence {
+        LiveSequence {
+            request_id: self.request_id.to_string(),
+            index: self.index,
+            seq: seq.0,
+            prompt_tokens: self.prompt_len,
+            prompt_tokens_done: self.prompt_done,
+            output_tokens: self.output_tokens,
+            num_preemptions: self.timeline.num_preemptions,
+            age_us: self.micros(now),
+        }
+    }
+
+    pub(super) fn describe_part(&self, plan: &SeqPlan) -> StepPart {
+        let num_tokens = plan.tokens.len() as u32;
+        StepPart {
+            request_id: Arc::clone(&self.request_id),
+            index: self.index,
+            seq: plan.seq.0,
+            first_position: plan.first_position,
+            num_tokens,
+            num_prompt_tokens: self
+                .prompt_len
+                .saturating_sub(plan.first_position)
+                .min(num_tokens),
+            samples: plan.samples,
         }
     }
 
@@ -105,6 +142,7 @@ impl SeqRecord {
 
     pub(super) fn note_token(&mut self, token: TokenId, now: Instant) {
         let at = self.micros(now);
+        self.output_tokens += 1;
         self.timeline.first_token_us.get_or_insert(at);
         self.timeline.last_token_us = Some(at);
         let logprobs = self.sampled_logprobs.take();

@@ -7,13 +7,13 @@ use kvasir_client::types::{Durations, StepTimes};
 
 /// How long one step spent where; the wire's `StepTimes` says what each means.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(super) struct StepTime {
-    pub(super) schedule: Duration,
-    pub(super) launch: Duration,
-    pub(super) execute: Duration,
-    pub(super) wait: Duration,
-    pub(super) complete: Duration,
-    pub(super) deliver: Duration,
+pub(crate) struct StepTime {
+    pub(crate) schedule: Duration,
+    pub(crate) launch: Duration,
+    pub(crate) execute: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) complete: Duration,
+    pub(crate) deliver: Duration,
 }
 
 /// One histogram for each part.

@@ -2,13 +2,15 @@
 //!
 //! Each KV slot holds a hash of its position, its token and the slot before it, read back through the block table. So a block that is
 //! shared, moved or overwritten wrongly changes the tokens, while batching, chunking, preemption and caching don't.
+//!
+//! Steps are computed when they are submitted and wait, where the test holds them, when their result is asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use kvasir_backend::{ExecError, Executor, NewSequence, Sampled, StepResult, Ticket};
-use kvasir_engine_core::{BlockId, SeqId, SeqPlan, StepPlan};
+use kvasir_engine_core::{BlockId, PENDING_TOKEN, SeqId, SeqPlan, StepPlan};
 use kvasir_sampling::TokenLogprobs;
 
 pub const VOCAB_SIZE: u32 = 1000;
@@ -54,12 +56,14 @@ pub struct Control {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Steps that may run; None is all.
+    /// Steps that may end; None is all.
     allowed: Option<u64>,
     entered: u64,
     kv_writes: u64,
     known: usize,
     fail_next: Option<String>,
+    refuse_next: Option<String>,
+    most_in_flight: usize,
     panic_next: bool,
 }
 
@@ -111,6 +115,16 @@ impl Control {
         self.state.lock().unwrap().fail_next = Some(message.to_owned());
     }
 
+    /// The next step isn't even taken.
+    pub fn refuse_next(&self, message: &str) {
+        self.state.lock().unwrap().refuse_next = Some(message.to_owned());
+    }
+
+    /// Most steps that were submitted and not sampled.
+    pub fn most_in_flight(&self) -> usize {
+        self.state.lock().unwrap().most_in_flight
+    }
+
     pub fn panic_next(&self) {
         self.state.lock().unwrap().panic_next = true;
     }
@@ -121,12 +135,14 @@ pub struct FakeExecutor {
     block_size: usize,
     seqs: BTreeMap<SeqId, Seq>,
     slots: HashMap<(BlockId, usize), u64>,
-    step: Option<(Ticket, StepResult)>,
+    /// With the number of each step, from 1.
+    steps: VecDeque<(u64, Ticket, StepResult)>,
 }
 
 struct Seq {
     new: NewSequence,
     blocks: Vec<BlockId>,
+    last_sampled: u32,
 }
 
 impl FakeExecutor {
@@ -136,7 +152,7 @@ impl FakeExecutor {
             block_size: block_size as usize,
             seqs: BTreeMap::new(),
             slots: HashMap::new(),
-            step: None,
+            steps: VecDeque::new(),
         }
     }
 
@@ -150,6 +166,15 @@ impl FakeExecutor {
         let mut slot = 0;
         for (offset, &token) in plan.tokens[planned.tokens.clone()].iter().enumerate() {
             let position = planned.first_position as usize + offset;
+            let token = if token == PENDING_TOKEN {
+                seq.last_sampled
+            } else {
+                token
+            };
+            assert_ne!(
+                token, PENDING_TOKEN,
+                "nothing was sampled for position {position}"
+            );
             if let Some(&known) = seq.new.prompt.get(position) {
                 assert_eq!(
                     token, known,
@@ -175,6 +200,7 @@ impl Executor for FakeExecutor {
             Seq {
                 new: sequence,
                 blocks: Vec::new(),
+                last_sampled: PENDING_TOKEN,
             },
         );
         assert!(previous.is_none(), "a sequence was admitted twice");
@@ -189,20 +215,13 @@ impl Executor for FakeExecutor {
     fn submit(&mut self, plan: &StepPlan) -> Result<Ticket, ExecError> {
         let mut state = self.control.state.lock().unwrap();
         state.entered += 1;
-        let me = state.entered;
+        let number = state.entered;
         state.kv_writes += plan.num_tokens() as u64;
-        self.control.changed.notify_all();
-        let (mut state, _) = self
-            .control
-            .changed
-            .wait_timeout_while(state, DEADLINE, |state| {
-                state.allowed.is_some_and(|allowed| allowed < me)
-            })
-            .unwrap();
-        let (fail, panic) = (state.fail_next.take(), std::mem::take(&mut state.panic_next));
+        let refused = state.refuse_next.take();
+        state.most_in_flight = state.most_in_flight.max(self.steps.len() + 1);
         drop(state);
-        assert!(!panic, "the test asked for a panic");
-        if let Some(message) = fail {
+        self.control.changed.notify_all();
+        if let Some(message) = refused {
             return Err(ExecError::Device(message));
         }
         let mut result = StepResult::default();
@@ -223,6 +242,9 @@ impl Executor for FakeExecutor {
             } else if planned.samples {
                 let token = draw(slot, new.sampling.seed, planned.output_index);
                 let logprobs = new.sampling.logprobs.map(|k| logprobs_of(token, k));
+                if let Some(seq) = self.seqs.get_mut(&planned.seq) {
+                    seq.last_sampled = token;
+                }
                 result.sampled.push(Sampled {
                     seq: planned.seq,
                     token,
@@ -230,14 +252,28 @@ impl Executor for FakeExecutor {
                 });
             }
         }
-        self.step = Some((Ticket(plan.step), result));
+        self.steps.push_back((number, Ticket(plan.step), result));
         Ok(Ticket(plan.step))
     }
 
     fn sample(&mut self, ticket: Ticket) -> Result<StepResult, ExecError> {
-        let (submitted, result) = self.step.take().expect("a step was submitted");
-        assert_eq!(submitted, ticket);
-        Ok(result)
+        let (number, submitted, result) = self.steps.pop_front().expect("a step was submitted");
+        assert_eq!(submitted, ticket, "results are taken in order");
+        let state = self.control.state.lock().unwrap();
+        let (mut state, _) = self
+            .control
+            .changed
+            .wait_timeout_while(state, DEADLINE, |state| {
+                state.allowed.is_some_and(|allowed| allowed < number)
+            })
+            .unwrap();
+        let (fail, panic) = (state.fail_next.take(), std::mem::take(&mut state.panic_next));
+        drop(state);
+        assert!(!panic, "the test asked for a panic");
+        match fail {
+            Some(message) => Err(ExecError::Device(message)),
+            None => Ok(result),
+        }
     }
 
     fn warmup(&mut self, _: usize) -> Result<(), ExecError> {

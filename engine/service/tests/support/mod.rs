@@ -1,6 +1,11 @@
 //! An engine over a fake executor, and a client of it of each kind.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "each test file uses its part"
+)]
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -22,7 +27,7 @@ use kvasir_client::types::{
 use kvasir_client::{EngineClient, GrpcClient, GrpcClientOptions, OutputStream, TextAssetFiles};
 use kvasir_engine_core::{KvGroup, Policies, SchedulerConfig};
 use kvasir_service::grpc::Listener;
-use kvasir_service::{CacheParts, Engine, EngineSetup, ServiceLimits};
+use kvasir_service::{CacheParts, Diagnostics, Engine, EngineSetup, ServiceLimits};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +46,8 @@ pub enum Kind {
 pub struct Options {
     pub scheduler: SchedulerConfig,
     pub limits: ServiceLimits,
+    pub max_in_flight: u32,
+    pub diagnostics: Diagnostics,
     pub assets: TextAssetFiles,
 }
 
@@ -64,6 +71,8 @@ impl Default for Options {
                 output_buffer: 1 << 17,
                 ..ServiceLimits::default()
             },
+            max_in_flight: 1,
+            diagnostics: Diagnostics::default(),
             assets: TextAssetFiles::from([("tokenizer.json".to_owned(), b"{}".to_vec())]),
         }
     }
@@ -114,6 +123,14 @@ impl Fixture {
     /// Starts a request that must be admitted.
     pub async fn start(&self, request: GenerateRequest) -> OutputStream {
         self.client.generate(request).await.unwrap()
+    }
+
+    /// Sends a request in process while a step is held: when this returns the engine has it, and will take it after that step.
+    pub async fn send(&self, request: GenerateRequest) -> JoinHandle<Result<OutputStream, Error>> {
+        let client = self.engine.client();
+        let mut call = Box::pin(async move { client.generate(request).await });
+        assert!(futures::poll!(&mut call).is_pending(), "no step was held");
+        tokio::spawn(call)
     }
 
     /// Awaits `future` while steps are held, allowing one after the other: the engine answers between steps.
@@ -167,9 +184,10 @@ impl Fixture {
     pub async fn assert_idle(&self) {
         let usable = self.options.scheduler.num_blocks - 1;
         let load = self
-            .load_until("an idle engine", |load| load.num_running + load.num_waiting == 0)
+            .load_until("an idle engine with all blocks free", |load| {
+                load.num_running + load.num_waiting == 0 && load.num_free_blocks == usable
+            })
             .await;
-        assert_eq!(load.num_free_blocks, usable);
         assert_eq!(load.kv_cache_usage, 0.0);
         assert_eq!(load.num_queued_tokens, 0);
         assert_eq!(self.control.known(), 0);
@@ -193,7 +211,10 @@ pub fn setup(control: &Arc<Control>, options: &Options) -> EngineSetup {
             options.scheduler.block_size,
         )),
         scheduler: options.scheduler.clone(),
-        policies: Policies::serve(),
+        policies: Policies {
+            max_in_flight: options.max_in_flight,
+            ..Policies::serve()
+        },
         model: ModelInfo {
             model: "fake".to_owned(),
             vocab_size: VOCAB_SIZE,
@@ -206,6 +227,7 @@ pub fn setup(control: &Arc<Control>, options: &Options) -> EngineSetup {
             kv_dtype: "f32".to_owned(),
         },
         limits: options.limits,
+        diagnostics: options.diagnostics.clone(),
     }
 }
 
