@@ -245,13 +245,14 @@ pub(crate) fn plan_digest(plan: &StepPlan, scratch: &mut Vec<u8>) -> u32 {
         step,
         seqs,
         tokens,
+        num_groups,
         blocks,
         copies,
     } = plan;
     scratch.clear();
     let mut put = |number: u64| scratch.extend(number.to_le_bytes());
     put(step.0);
-    put(seqs.len() as u64);
+    put(seqs.len() as u64 | u64::from(*num_groups) << 32);
     for planned in seqs {
         let SeqPlan {
             seq,
@@ -270,7 +271,7 @@ pub(crate) fn plan_digest(plan: &StepPlan, scratch: &mut Vec<u8>) -> u32 {
     for copy in copies {
         put(copy.seq.0);
         put(u64::from(copy.from.0) | u64::from(copy.to.0) << 32);
-        put(u64::from(copy.num_positions));
+        put(u64::from(copy.num_positions) | u64::from(copy.group.0) << 32);
     }
     scratch.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
     scratch.extend(blocks.iter().flat_map(|block| block.0.to_le_bytes()));

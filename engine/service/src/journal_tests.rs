@@ -18,6 +18,7 @@ fn plan(step: u64, num_tokens: u32) -> Arc<StepPlan> {
             output_index: 0,
         }],
         tokens: vec![5; num_tokens],
+        num_groups: 1,
         blocks: vec![BlockId(9)],
         copies: Vec::new(),
     })
