@@ -12,9 +12,11 @@ use crate::exit::Failure;
 
 /// Which recording, and what to print of it.
 #[derive(Debug, Args)]
-#[command(after_help = "A dump comes from GET /debug/dump (kvasir serve --enable-debug-dump), or from the folder of --dump-dir; \
+#[command(
+    after_help = "A dump comes from GET /debug/dump (kvasir serve --enable-debug-dump), or from the folder of --dump-dir; \
     it holds a recording if the server ran with --record-inputs. The plans are printed as the server executed them, byte \
-    for byte; exit code 1 says that a plan differs.")]
+    for byte; exit code 1 says that a plan differs."
+)]
 pub(crate) struct ReplayArgs {
     /// The dump
     file: PathBuf,
