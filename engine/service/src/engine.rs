@@ -49,6 +49,12 @@ impl Engine {
             dump::prepare(folder).map_err(ServiceError::DumpDir)?;
         }
         let max_in_flight = policies.max_in_flight;
+        if max_in_flight as usize > executor.max_in_flight() {
+            return Err(ServiceError::StepsInFlight {
+                asked: max_in_flight,
+                limit: executor.max_in_flight(),
+            });
+        }
         let mut scheduler = Scheduler::with_policies(config, policies).map_err(ServiceError::Config)?;
         scheduler.record(diagnostics.recorded_inputs);
         let journal = Journal::new(diagnostics.step_records, diagnostics.recorded_inputs);

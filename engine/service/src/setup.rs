@@ -121,6 +121,14 @@ pub enum ServiceError {
     /// A limit of the scheduler can't work.
     #[error("the scheduler's configuration can't work: {0}")]
     Config(#[source] ConfigError),
+    /// The executor takes fewer steps at a time than the scheduler would plan.
+    #[error("{asked} steps in flight were asked for, the executor takes {limit}")]
+    StepsInFlight {
+        /// By the policies.
+        asked: u32,
+        /// Of the executor.
+        limit: usize,
+    },
     /// The model has no vocabulary.
     #[error("the model's vocab_size is {0}, it must be at least 1 and below 2^32 - 1")]
     VocabSize(u32),

@@ -8,12 +8,15 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir_client::types::{ErrorCode, FinishReason, GenerateRequest, StopConditions};
+use kvasir_service::Engine;
+use support::executor::FAILING_SEED;
 use support::{
-    DEADLINE, Fixture, Kind, Options, collect, error_of, expected, finish_of, prompt, reason_of, request,
-    tokens_of,
+    Control, DEADLINE, Fixture, Kind, Options, collect, error_of, expected, finish_of, prompt, reason_of,
+    request, setup, tokens_of,
 };
 
 fn two() -> Options {
@@ -124,6 +127,39 @@ async fn a_step_that_is_not_taken_fails_after_the_one_before_it() {
     let third = fixture.start(request("third", &prompt(4, 2), 5)).await;
     assert_eq!(tokens_of(&collect(third).await, 0), expected(&prompt(4, 2), 7, 5));
     fixture.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_sequence_that_fails_alone_takes_nobody_with_it() {
+    let fixture = fixture().await;
+    let mut failing = request("a", &prompt(4, 0), 6);
+    failing.n = 2;
+    failing.sampling.get_or_insert_default().seed = FAILING_SEED - 1;
+    let outputs = collect(fixture.start(failing).await).await;
+    assert_eq!(
+        tokens_of(&outputs, 0),
+        expected(&prompt(4, 0), FAILING_SEED - 1, 6)
+    );
+    assert_eq!(tokens_of(&outputs, 1), expected(&prompt(4, 0), FAILING_SEED, 2));
+    let error = error_of(&outputs, 1);
+    assert!(
+        error.message.contains("logits are not numbers"),
+        "{}",
+        error.message
+    );
+    fixture.assert_idle().await;
+}
+
+#[tokio::test]
+async fn more_steps_than_the_executor_takes_are_refused_at_start() {
+    let control = Arc::new(Control::default());
+    let options = Options {
+        max_in_flight: 3,
+        ..Options::default()
+    };
+    let refused = Engine::start(setup(&control, &options)).unwrap_err();
+    let message = refused.to_string();
+    assert!(message.contains('3') && message.contains('2'), "{message}");
 }
 
 #[tokio::test]

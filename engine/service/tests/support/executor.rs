@@ -143,6 +143,7 @@ struct Seq {
     new: NewSequence,
     blocks: Vec<BlockId>,
     last_sampled: u32,
+    is_lost: bool,
 }
 
 impl FakeExecutor {
@@ -194,6 +195,10 @@ impl FakeExecutor {
 }
 
 impl Executor for FakeExecutor {
+    fn max_in_flight(&self) -> usize {
+        2
+    }
+
     fn admit(&mut self, sequence: NewSequence) {
         let previous = self.seqs.insert(
             sequence.seq,
@@ -201,6 +206,7 @@ impl Executor for FakeExecutor {
                 new: sequence,
                 blocks: Vec::new(),
                 last_sampled: PENDING_TOKEN,
+                is_lost: false,
             },
         );
         assert!(previous.is_none(), "a sequence was admitted twice");
@@ -229,6 +235,11 @@ impl Executor for FakeExecutor {
             if !self.seqs.contains_key(&planned.seq) {
                 return Err(ExecError::UnknownSequence(planned.seq));
             }
+            if self.seqs[&planned.seq].is_lost {
+                let reason = "a step before lost it".to_owned();
+                result.failed.push((planned.seq, reason));
+                continue;
+            }
             let slot = self.forward(plan, planned);
             let new = &self.seqs[&planned.seq].new;
             if let Some(k) = new.prompt_logprobs {
@@ -239,6 +250,9 @@ impl Executor for FakeExecutor {
             if planned.samples && new.sampling.seed == FAILING_SEED && planned.output_index >= 2 {
                 let reason = "its logits are not numbers".to_owned();
                 result.failed.push((planned.seq, reason));
+                if let Some(seq) = self.seqs.get_mut(&planned.seq) {
+                    seq.is_lost = true;
+                }
             } else if planned.samples {
                 let token = draw(slot, new.sampling.seed, planned.output_index);
                 let logprobs = new.sampling.logprobs.map(|k| logprobs_of(token, k));
