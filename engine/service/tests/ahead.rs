@@ -39,19 +39,21 @@ async fn answers_are_those_of_one_step_at_a_time() {
     options.scheduler.max_num_seqs = 8;
     options.scheduler.max_num_active_seqs = 8;
     let fixture = Fixture::with(Kind::Local, options).await;
-    let mut streams = Vec::new();
+    fixture.control.hold();
+    let first = fixture.start(request("first", &prompt(4, 9), 2)).await;
+    fixture.control.wait_entered(1);
+    let mut calls = Vec::new();
     for i in 0..24u32 {
         let prompt = prompt(1 + (i as usize * 7) % 40, i % 5);
-        let stream = fixture
-            .start(request(&format!("r{i}"), &prompt, 1 + (i * 5) % 30))
-            .await;
-        streams.push((stream, prompt, 1 + (i as usize * 5) % 30));
+        let num_tokens = 1 + (i * 5) % 30;
+        let call = fixture.send(request(&format!("r{i}"), &prompt, num_tokens));
+        calls.push((call.await, prompt, num_tokens as usize));
     }
-    for (stream, prompt, num_tokens) in streams {
-        assert_eq!(
-            tokens_of(&collect(stream).await, 0),
-            expected(&prompt, 7, num_tokens)
-        );
+    fixture.control.open();
+    collect(first).await;
+    for (call, prompt, num_tokens) in calls {
+        let outputs = collect(call.await.unwrap().unwrap()).await;
+        assert_eq!(tokens_of(&outputs, 0), expected(&prompt, 7, num_tokens));
     }
     assert_eq!(fixture.control.most_in_flight(), 2);
     assert!(fixture.load().await.num_preemptions > 0);

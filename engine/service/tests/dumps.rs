@@ -25,19 +25,28 @@ fn recording(max_in_flight: u32) -> Options {
 
 /// Requests that share prompts, are chunked, preempted, aborted and failed.
 async fn work(fixture: &Fixture) {
-    let mut streams = Vec::new();
+    fixture.control.hold();
+    let first = fixture.start(request("first", &prompt(4, 9), 2)).await;
+    fixture.control.wait_entered(1);
+    let mut calls = Vec::new();
     for i in 0..20u32 {
         let prompt = prompt(1 + (i as usize * 7) % 40, i % 5);
-        let stream = fixture
-            .start(request(&format!("r{i}"), &prompt, 1 + (i * 5) % 30))
-            .await;
-        streams.push(stream);
+        calls.push(
+            fixture
+                .send(request(&format!("r{i}"), &prompt, 1 + (i * 5) % 30))
+                .await,
+        );
     }
-    fixture.client.abort("r19", None);
-    drop(streams.remove(3));
-    for stream in streams {
-        collect(stream).await;
+    fixture.control.open();
+    for (i, call) in calls.into_iter().enumerate() {
+        let stream = call.await.unwrap().unwrap();
+        if i % 7 == 3 {
+            drop(stream);
+        } else {
+            collect(stream).await;
+        }
     }
+    collect(first).await;
     fixture.control.fail_next("one step fails");
     collect(fixture.start(request("fails", &prompt(9, 1), 5)).await).await;
     fixture.assert_idle().await;

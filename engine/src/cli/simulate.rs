@@ -231,7 +231,7 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "SECONDS")]
     pub(crate) request_timeout: Option<f64>,
     /// Recorded requests instead: JSON lines with timestamp (ms), input_length, output_length and optionally hash_ids, or a recording of the
-    /// scheduler
+    /// scheduler, which a dump of a server has inside
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_len", "output_len", "shared_prefix", "turns", "tenant", "request_timeout"])]
     pub(crate) trace: Option<PathBuf>,
     /// Tokens that an entry of hash_ids stands for

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig, Trace, TraceError};
+use kvasir_service::dump::Dump;
 use kvasir_sim::{
     Arrivals, Conversation, Engines, Load, Objectives, Recording, Setting, SharedPrefix, Span, Sweep,
     Synthetic, Workload,
@@ -195,10 +196,14 @@ fn arrivals(args: &WorkloadArgs) -> Result<Arrivals, Failure> {
     })
 }
 
-/// A scheduler's recording says in its first bytes that it is one; all else is JSON lines.
+/// A scheduler's recording says in its first bytes that it is one, and a server's dump may have one inside; all else is JSON lines.
 fn recording(path: &Path, block_tokens: u32) -> Result<Recording, Failure> {
     let bytes = std::fs::read(path).map_err(|error| cost::unreadable(path, &error))?;
     let in_file = |error: &dyn std::error::Error| Failure::Usage(format!("{}: {error}", path.display()));
+    if let Ok(dump) = Dump::from_bytes(&bytes) {
+        let trace = dump.trace().map_err(|error| in_file(&error))?;
+        return Recording::from_trace(&trace).map_err(|error| in_file(&error));
+    }
     match Trace::from_bytes(&bytes) {
         Ok(trace) => Recording::from_trace(&trace).map_err(|error| in_file(&error)),
         Err(TraceError::Magic) => {
