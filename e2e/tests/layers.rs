@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-config", &[]),
     ("kvasir-engine-core", &["kvasir-cache-key"]),
     ("kvasir-gateway-core", &["kvasir-cache-key"]),
+    ("kvasir-tls", &[]),
     (
         "kvasir-backend",
         &["kvasir-engine-core", "kvasir-sampling", "kvasir-weights"],

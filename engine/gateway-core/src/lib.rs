@@ -9,5 +9,7 @@ pub mod auth;
 pub mod limits;
 pub mod names;
 pub mod policy;
+pub mod routing;
 pub mod salt;
 pub mod time;
+pub mod waiting;
