@@ -213,29 +213,6 @@ fn a_plan_has_an_equally_long_piece_for_each_group_and_no_block_twice() {
 }
 
 #[test]
-fn the_reserve_beside_running_sequences_counts_every_group() {
-    let policies = Policies {
-        readmission_reserve: 1,
-        ..Policies::vllm()
-    };
-    let mut engine = Engine::with_policies(config(&[KvGroup::Full, KvGroup::Full], 8), policies);
-    let first = engine.submit(request(0..8, 20));
-    let second = engine.submit(request(100..107, 20));
-    engine.step();
-    assert_eq!(engine.num_used_blocks(), 8);
-    engine.step();
-    // The first one needed a block in each group. The second one would need four of the two that are free.
-    assert_eq!(engine.cached_tokens(second).len(), 1);
-    while engine.finish_reason(first).is_none() {
-        let stats = engine.scheduler.stats();
-        assert_eq!(stats.num_running, 1, "two free blocks are kept for the first one");
-        engine.step();
-    }
-    engine.run();
-    assert_eq!(engine.output(second).len(), 20.min(engine.output(second).len()));
-}
-
-#[test]
 fn sequences_of_one_request_copy_the_last_block_of_their_prompt_in_every_group() {
     let policies = Policies {
         share_group_prompts: true,

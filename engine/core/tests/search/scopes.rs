@@ -147,7 +147,11 @@ fn kv_group_scopes() -> Vec<Scope> {
     let mut all = Vec::new();
     let mut sliding = base("a group with a window, two steps in flight");
     sliding.policies.max_in_flight = 2;
-    sliding.config.groups = vec![window(3)];
+    // A chunk and its window fill the pool: what comes behind them waits for the step in flight to leave blocks behind.
+    sliding.config.groups = vec![window(2)];
+    sliding.config.block_size = 1;
+    sliding.config.num_blocks = 5;
+    sliding.requests[0].0[0] = request(&[0, 1, 0, 0, 1], 2, 1);
     (sliding.may_abort, sliding.may_fail, sliding.may_end) = (true, true, true);
     all.push(sliding);
     let mut mixed = base("full attention beside a window");
