@@ -58,9 +58,18 @@ impl BlockPool {
 
     /// What was leaving leaves again, after everybody else has his handles. False if it can't.
     pub(crate) fn restore_leaving(&mut self, image: &PoolImage) -> bool {
-        image.leaving.iter().all(|ids| {
-            let table: Option<Vec<_>> = ids.iter().map(|&id| self.adopt(id)).collect();
-            table.map(|table| self.release_later(table)).is_some()
-        })
+        let table = |ids: &Vec<BlockId>| ids.iter().map(|&id| self.adopt(id)).collect();
+        // All handles exist before the first one leaves: two tables may share a block.
+        let tables: Option<Vec<Vec<_>>> = image.leaving.iter().map(table).collect();
+        let Some(tables) = tables else {
+            return false;
+        };
+        for table in tables {
+            self.release_later(table);
+        }
+        true
     }
 }
+
+#[cfg(test)]
+mod tests;
