@@ -14,6 +14,7 @@ mod choice;
 mod env;
 mod error;
 mod file;
+pub mod gateway;
 mod http;
 mod layer;
 mod options;

@@ -1,0 +1,245 @@
+//! The file as a whole, tenants, limits and waiting.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::auth::AuthConfig;
+use super::engines::{EnginesConfig, RevisionConfig, RoutingConfig};
+use super::text::{CertificateName, Names};
+
+/// A gateway.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// Where clients connect.
+    #[serde(default = "default_listen")]
+    pub listen: SocketAddr,
+    /// Where probes and metrics are answered; not for clients.
+    #[serde(default = "default_operations_listen")]
+    pub operations_listen: SocketAddr,
+    /// TLS towards clients; may be left out only where `listen` is a loopback address.
+    pub tls: Option<ServerTlsConfig>,
+    /// How clients prove who they are.
+    pub auth: AuthConfig,
+    /// Who may do what, and how much of it.
+    pub tenants: Vec<TenantConfig>,
+    /// How limits are shared with other replicas.
+    #[serde(default)]
+    pub limits: GatewayLimitsConfig,
+    /// The secret that keeps tenants' caches apart.
+    pub cache_salt: CacheSaltConfig,
+    /// Where engines are and how they are reached.
+    pub engines: EnginesConfig,
+    /// Revisions of the model with their weights; left out, all engines serve alike.
+    #[serde(default)]
+    pub revisions: Vec<RevisionConfig>,
+    /// How engines are chosen.
+    #[serde(default)]
+    pub routing: RoutingConfig,
+    /// How long and how many requests wait.
+    #[serde(default)]
+    pub waiting: WaitingConfig,
+}
+
+/// Certificate and key of a server.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServerTlsConfig {
+    /// PEM file of the certificate and the authorities between it and the root.
+    pub certificate: PathBuf,
+    /// PEM file of its key.
+    pub key: PathBuf,
+    /// PEM file of the authorities of clients' certificates; needed for `auth.certificates`.
+    pub client_authorities: Option<PathBuf>,
+}
+
+/// A tenant's rules. What isn't allowed here is denied.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TenantConfig {
+    /// 1 to 63 of a-z, 0-9, - and ., with a letter or digit first and last.
+    pub name: String,
+    /// Kinds of routes.
+    #[serde(default = "default_scopes")]
+    pub scopes: Vec<ScopeConfig>,
+    /// Models it may use.
+    #[serde(default)]
+    pub models: Names,
+    /// Adapters it may use, on top of models it may use.
+    #[serde(default)]
+    pub adapters: Names,
+    /// Class of urgency; lower runs first.
+    #[serde(default)]
+    pub priority: i32,
+    /// Share among tenants of its class.
+    #[serde(default = "one")]
+    pub weight: NonZeroU32,
+    /// Most output tokens of one sequence.
+    pub max_tokens: Option<NonZeroU32>,
+    /// How much it may have.
+    #[serde(default)]
+    pub limits: TenantLimitsConfig,
+}
+
+/// A kind of route.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd)]
+#[serde(rename_all = "lowercase")]
+pub enum ScopeConfig {
+    /// Using models.
+    Inference,
+    /// Reading figures and configuration.
+    Operations,
+    /// Changing the server.
+    Admin,
+}
+
+/// How much a tenant may have; what is left out isn't limited.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TenantLimitsConfig {
+    /// Requests per minute.
+    pub requests_per_minute: Option<NonZeroU64>,
+    /// Input and output tokens per minute.
+    pub tokens_per_minute: Option<NonZeroU64>,
+    /// Input tokens per minute.
+    pub input_tokens_per_minute: Option<NonZeroU64>,
+    /// Output tokens per minute.
+    pub output_tokens_per_minute: Option<NonZeroU64>,
+    /// Requests at one time.
+    pub concurrency: Option<NonZeroU32>,
+    /// The part of the waiting room that it may fill, in percent.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1, max = 100))]
+    pub queue_share_percent: u8,
+}
+
+/// How limits are shared.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewayLimitsConfig {
+    /// Gateways that serve together. Without a store, or while it's away, each enforces limit / replicas.
+    #[serde(default = "one")]
+    pub replicas: NonZeroU32,
+    /// The store through which they share.
+    pub store: Option<LimitStoreConfig>,
+}
+
+/// Where shared limits are kept.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LimitStoreConfig {
+    /// A file with the URL of a Redis server, which may hold a password.
+    pub redis_url_file: PathBuf,
+    /// What keys begin with; one for each service.
+    #[serde(default = "default_prefix")]
+    pub prefix: String,
+}
+
+/// The secret of the cache salt.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CacheSaltConfig {
+    /// A file with 32 or more random bytes, the same at all gateways of a service.
+    pub secret_file: PathBuf,
+}
+
+/// How requests wait.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WaitingConfig {
+    /// Most requests that wait.
+    #[serde(default = "default_capacity")]
+    pub capacity: NonZeroU32,
+    /// Longest wait in front of busy engines, in seconds.
+    #[serde(default = "default_max_wait")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub max_wait_seconds: u32,
+    /// Longest wait for an engine while the service is scaled to zero, in seconds; 0 answers 503 at once.
+    #[serde(default)]
+    #[schemars(range(max = 3600))]
+    pub hold_seconds: u32,
+}
+
+impl TenantLimitsConfig {
+    /// Whether nothing is limited.
+    pub fn is_unlimited(&self) -> bool {
+        let per_minute = [
+            self.requests_per_minute,
+            self.tokens_per_minute,
+            self.input_tokens_per_minute,
+            self.output_tokens_per_minute,
+        ];
+        per_minute.iter().all(Option::is_none) && self.concurrency.is_none()
+    }
+}
+
+impl Default for TenantLimitsConfig {
+    fn default() -> Self {
+        Self {
+            requests_per_minute: None,
+            tokens_per_minute: None,
+            input_tokens_per_minute: None,
+            output_tokens_per_minute: None,
+            concurrency: None,
+            queue_share_percent: hundred(),
+        }
+    }
+}
+
+impl Default for GatewayLimitsConfig {
+    fn default() -> Self {
+        Self {
+            replicas: one(),
+            store: None,
+        }
+    }
+}
+
+impl Default for WaitingConfig {
+    fn default() -> Self {
+        Self {
+            capacity: default_capacity(),
+            max_wait_seconds: default_max_wait(),
+            hold_seconds: 0,
+        }
+    }
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8443)
+}
+
+fn default_operations_listen() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)
+}
+
+fn default_scopes() -> Vec<ScopeConfig> {
+    vec![ScopeConfig::Inference]
+}
+
+fn default_prefix() -> String {
+    "kvasir".to_owned()
+}
+
+fn default_capacity() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(1023)
+}
+
+fn default_max_wait() -> u32 {
+    60
+}
+
+fn one() -> NonZeroU32 {
+    NonZeroU32::MIN
+}
+
+fn hundred() -> u8 {
+    100
+}
+
+/// Names in certificates that identify a role.
+pub(super) type CertificateNames = Vec<CertificateName>;

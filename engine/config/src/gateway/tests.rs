@@ -1,0 +1,347 @@
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// As small as a configuration gets.
+const SMALL: &str = "
+auth: {anonymous: {serveEverybodyAs: public}}
+tenants: [{name: public}]
+cacheSalt: {secretFile: /run/salt}
+engines: {static: [{address: '127.0.0.1:50051'}]}
+";
+
+/// Everything that can be written.
+const LARGE: &str = "
+listen: 0.0.0.0:8443
+operationsListen: 0.0.0.0:9090
+tls: {certificate: /tls/tls.crt, key: /tls/tls.key, clientAuthorities: /tls/ca.crt}
+auth:
+  apiKeys:
+    files: [/keys/a.yaml]
+    keys:
+      - {id: k1, sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855, tenant: team-a, expiresUnixSeconds: 2000000000}
+  jwt:
+    - issuer: https://issuer.example
+      audiences: [kvasir]
+      jwks: {url: 'https://issuer.example/keys', refreshSeconds: 60}
+      claim: {name: team, tenants: {a: team-a, ops: ops}}
+    - {issuer: local, audiences: [kvasir], jwks: {file: /jwks.json}, skewSeconds: 0, tenant: ops}
+  tokenReview:
+    audience: kvasir
+    rules:
+      - {namespace: default, serviceAccount: reader, tenant: team-a}
+      - {namespace: default, tenant: ops}
+      - {group: admins, tenant: ops}
+      - {username: jo, tenant: ops}
+  certificates: [{name: 'uri:spiffe://k/ops', tenant: ops}, {name: 'dns:Ops.example', tenant: ops}]
+tenants:
+  - name: team-a
+    models: [small, large]
+    adapters: [legal]
+    priority: 5
+    weight: 3
+    maxTokens: 1000
+    limits: {requestsPerMinute: 60, tokensPerMinute: 100000, inputTokensPerMinute: 90000, outputTokensPerMinute: 20000, concurrency: 8, queueSharePercent: 25}
+  - {name: ops, scopes: [inference, operations, admin], models: '*', adapters: '*', priority: -1}
+limits: {replicas: 2, store: {redisUrlFile: /redis/url, prefix: 'chat:'}}
+cacheSalt: {secretFile: /salt/secret}
+engines:
+  endpointSlices: {namespace: default, service: chat, port: 50051}
+  tls: {authorities: /etls/ca.crt, certificate: /etls/tls.crt, key: /etls/tls.key, names: ['dns:engine.chat.svc']}
+revisions: [{name: old, weight: 90}, {name: new, weight: 10}]
+routing: {policy: LeastKV, maxIndexBlocks: 1000000, connectTimeoutMillis: 500, firstTokenTimeoutSeconds: 30, maxAttempts: 2}
+waiting: {capacity: 100, maxWaitSeconds: 30, holdSeconds: 120}
+";
+
+/// The faults as lines, after `from` was replaced by `to` in `yaml`.
+fn faults(yaml: &str, from: &str, to: &str) -> Vec<String> {
+    assert!(yaml.contains(from), "{from} isn't there");
+    match parse_gateway(&yaml.replacen(from, to, 1)) {
+        Ok(_) => Vec::new(),
+        Err(GatewayFaults(faults)) => faults.iter().map(Fault::to_string).collect(),
+    }
+}
+
+#[test]
+fn the_smallest_configuration_has_safe_defaults() {
+    let config = parse_gateway(SMALL).unwrap();
+    assert!(config.listen.ip().is_loopback() && config.operations_listen.ip().is_loopback());
+    let tenant = &config.tenants[0];
+    assert_eq!(tenant.scopes, [ScopeConfig::Inference]);
+    assert_eq!(tenant.models, Names::default(), "no model unless one is named");
+    assert!(tenant.limits.is_unlimited());
+    assert_eq!(config.waiting.hold_seconds, 0);
+    assert_eq!(config.limits.replicas.get(), 1);
+}
+
+#[test]
+fn every_field_is_read() {
+    let config = parse_gateway(LARGE).unwrap();
+    assert_eq!(
+        config.auth.certificates[1].name,
+        CertificateName::Dns("ops.example".to_owned())
+    );
+    assert_eq!(config.tenants[1].models, Names::All);
+    assert_eq!(config.tenants[0].limits.concurrency.map(NonZeroU32::get), Some(8));
+    assert_eq!(config.routing.policy, RoutingPolicyConfig::LeastKV);
+    assert_eq!(config.revisions[1].weight, 10);
+}
+
+/// What is replaced in the large configuration, by what, and where that is reported.
+const BROKEN: &[(&str, &str, &str)] = &[
+    ("name: team-a\n", "name: Team_A\n", "tenants[0].name"),
+    ("{name: ops, scopes", "{name: team-a, scopes", "tenants[1].name"),
+    (
+        "queueSharePercent: 25",
+        "queueSharePercent: 101",
+        "tenants[0].limits.queueSharePercent",
+    ),
+    (
+        "queueSharePercent: 25",
+        "queueSharePercent: 0",
+        "tenants[0].limits.queueSharePercent",
+    ),
+    ("weight: 3", "weight: 0", "tenants[0].weight"),
+    (
+        "requestsPerMinute: 60",
+        "requestsPerMinute: 0",
+        "tenants[0].limits.requestsPerMinute",
+    ),
+    (
+        "requestsPerMinute: 60",
+        "requestPerMinute: 60",
+        "tenants[0].limits.requestPerMinute",
+    ),
+    ("models: [small, large]", "models: all", "tenants[0].models"),
+    (
+        "models: [small, large]",
+        "models: ['*', large]",
+        "tenants[0].models",
+    ),
+    (
+        "[inference, operations, admin]",
+        "[inference, root]",
+        "tenants[1].scopes[1]",
+    ),
+    ("id: k1", "id: K_1", "auth.apiKeys.keys[0].id"),
+    ("sha256: e3b0", "sha256: x3b0", "auth.apiKeys.keys[0].sha256"),
+    (
+        "852b855, tenant: team-a",
+        "852b855, tenant: team-b",
+        "auth.apiKeys.keys[0].tenant",
+    ),
+    (
+        "issuer: local",
+        "issuer: https://issuer.example",
+        "auth.jwt[1].issuer",
+    ),
+    ("issuer: local", "issuer: ''", "auth.jwt[1].issuer"),
+    ("audiences: [kvasir]", "audiences: []", "auth.jwt[0].audiences"),
+    ("audiences: [kvasir]", "audiences: ['']", "auth.jwt[0].audiences"),
+    (
+        "'https://issuer.example/keys'",
+        "'http://issuer.example/keys'",
+        "auth.jwt[0].jwks.url",
+    ),
+    (
+        "refreshSeconds: 60",
+        "refreshSeconds: 1",
+        "auth.jwt[0].jwks.refreshSeconds",
+    ),
+    ("refreshSeconds: 60", "file: /x", "auth.jwt[0].jwks"),
+    (
+        "skewSeconds: 0, tenant: ops",
+        "skewSeconds: 0",
+        "auth.jwt[1].tenant",
+    ),
+    ("skewSeconds: 0", "skewSeconds: 301", "auth.jwt[1].skewSeconds"),
+    (
+        "{a: team-a, ops: ops}",
+        "{a: nobody}",
+        "auth.jwt[0].claim.tenants.a",
+    ),
+    (
+        "audience: kvasir\n",
+        "audience: ''\n",
+        "auth.tokenReview.audience",
+    ),
+    (
+        "{group: admins, tenant: ops}",
+        "{group: admins, username: jo, tenant: ops}",
+        "auth.tokenReview.rules[2]",
+    ),
+    (
+        "{username: jo, tenant: ops}",
+        "{serviceAccount: jo, tenant: ops}",
+        "auth.tokenReview.rules[3]",
+    ),
+    ("'uri:spiffe://k/ops'", "spiffe", "auth.certificates[0].name"),
+    (
+        "'dns:Ops.example'",
+        "'uri:spiffe://k/ops'",
+        "auth.certificates[1].name",
+    ),
+    (", clientAuthorities: /tls/ca.crt", "", "tls.clientAuthorities"),
+    (
+        "tls: {certificate: /tls/tls.crt, key: /tls/tls.key, clientAuthorities: /tls/ca.crt}\n",
+        "",
+        "tls",
+    ),
+    (
+        "operationsListen: 0.0.0.0:9090",
+        "operationsListen: 0.0.0.0:8443",
+        "operationsListen",
+    ),
+    ("replicas: 2", "replicas: 0", "limits.replicas"),
+    ("prefix: 'chat:'", "prefix: '{x}'", "limits.store.prefix"),
+    (
+        "endpointSlices: {namespace: default",
+        "dns: {name: x, port: 1}\n  endpointSlices: {namespace: default",
+        "engines",
+    ),
+    ("port: 50051", "port: 0", "engines.endpointSlices.port"),
+    ("names: ['dns:engine.chat.svc']", "names: []", "engines.tls.names"),
+    (
+        "names: ['dns:engine.chat.svc']",
+        "names: ['engine']",
+        "engines.tls.names[0]",
+    ),
+    (
+        "name: new, weight: 10",
+        "name: old, weight: 10",
+        "revisions[1].name",
+    ),
+    ("weight: 90}, {name: new, weight: 10}", "weight: 0}", "revisions"),
+    ("policy: LeastKV", "policy: Fastest", "routing.policy"),
+    ("maxAttempts: 2", "maxAttempts: 11", "routing.maxAttempts"),
+    ("holdSeconds: 120", "holdSeconds: 3601", "waiting.holdSeconds"),
+    ("capacity: 100", "capacity: 0", "waiting.capacity"),
+];
+
+#[test]
+fn each_fault_is_reported_at_its_field() {
+    for (from, to, path) in BROKEN {
+        let faults = faults(LARGE, from, to);
+        let is_there = faults.iter().any(|fault| fault.starts_with(&format!("{path}: ")));
+        assert!(is_there, "{from} -> {to}: {faults:?}");
+    }
+}
+
+#[test]
+fn a_gateway_without_any_credential_or_tls_is_refused_unless_it_says_so() {
+    let nobody = faults(SMALL, "{anonymous: {serveEverybodyAs: public}}", "{}");
+    assert_eq!(nobody.len(), 1, "{nobody:?}");
+    assert!(nobody[0].starts_with("auth: "), "{nobody:?}");
+    let open = faults(SMALL, "\nauth", "\nlisten: 0.0.0.0:80\nauth");
+    assert!(open[0].starts_with("tls: "), "{open:?}");
+    let far = faults(SMALL, "127.0.0.1:50051", "10.0.0.1:50051");
+    assert!(far[0].starts_with("engines.tls: "), "{far:?}");
+}
+
+#[test]
+fn all_faults_are_reported_at_once() {
+    let broken = SMALL
+        .replace("serveEverybodyAs: public", "serveEverybodyAs: other")
+        .replace("name: public", "name: '-'");
+    let faults = parse_gateway(&broken).unwrap_err();
+    assert_eq!(faults.0.len(), 2, "{faults}");
+    assert_eq!(faults.to_string().lines().count(), 2);
+}
+
+#[test]
+fn a_key_in_place_of_its_digest_is_not_repeated() {
+    let key = "kv_k1_c0ffee00c0ffee00c0ffee00c0ffee00";
+    let faults = faults(
+        LARGE,
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        key,
+    );
+    assert!(!faults.is_empty());
+    assert!(faults.iter().all(|fault| !fault.contains("c0ffee")), "{faults:?}");
+}
+
+#[test]
+fn what_is_no_configuration_is_refused_without_a_panic() {
+    for text in [
+        "",
+        "null",
+        "[]",
+        "a",
+        "{",
+        "tenants: [",
+        "---\n---\n",
+        "listen: &a [*a]",
+        "x: 1",
+    ] {
+        assert!(parse_gateway(text).is_err(), "{text:?}");
+    }
+    let long = format!("{SMALL}{}", " ".repeat(MAX_FILE_BYTES));
+    assert!(
+        parse_gateway(&long)
+            .unwrap_err()
+            .to_string()
+            .contains("more than")
+    );
+    let deep = format!("tenants: {}{}", "[".repeat(10_000), "]".repeat(10_000));
+    assert!(parse_gateway(&deep).is_err());
+}
+
+#[test]
+fn aliases_that_multiply_are_refused() {
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let last = level - 1;
+        let references = vec![format!("*a{last}"); 10].join(", ");
+        writeln!(bomb, "a{level}: &a{level} [{references}]").unwrap();
+    }
+    assert!(parse_gateway(&bomb).is_err());
+}
+
+#[test]
+fn the_schema_names_every_field_of_the_file() {
+    let schema = gateway_schema();
+    let properties = schema["properties"].as_object().unwrap();
+    let fields = [
+        "listen",
+        "operationsListen",
+        "tls",
+        "auth",
+        "tenants",
+        "limits",
+        "cacheSalt",
+        "engines",
+        "revisions",
+        "routing",
+        "waiting",
+    ];
+    assert_eq!(properties.len(), fields.len());
+    assert!(fields.iter().all(|field| properties.contains_key(*field)));
+    assert_eq!(schema["additionalProperties"], serde_json::json!(false));
+    let required: Vec<&str> = schema["required"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|field| field.as_str())
+        .collect();
+    assert_eq!(required, ["auth", "tenants", "cacheSalt", "engines"]);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_without_a_panic(text in "\\PC{0,200}") {
+        prop_assert!(parse_gateway(&text).is_err());
+    }
+
+    #[test]
+    fn a_changed_file_is_read_without_a_panic(at in any::<prop::sample::Index>(), to in "[\\[\\]{}:,&*! a0\n-]{0,3}") {
+        let mut text = LARGE.to_owned();
+        let at = at.index(text.len());
+        text.replace_range(at..=at, &to);
+        if let Err(faults) = parse_gateway(&text) {
+            prop_assert!(!faults.0.is_empty());
+        }
+    }
+}

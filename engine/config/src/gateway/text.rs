@@ -1,0 +1,94 @@
+//! Values that are written as texts with a form of their own.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+/// A list of names, or `"*"` for all.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Names {
+    /// All names.
+    All,
+    /// These names.
+    Only(BTreeSet<String>),
+}
+
+/// A name in a certificate, written `dns:engine.chat.svc` or `uri:spiffe://...`.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum CertificateName {
+    /// A DNS name.
+    Dns(String),
+    /// A URI.
+    Uri(String),
+}
+
+impl Default for Names {
+    /// None.
+    fn default() -> Self {
+        Self::Only(BTreeSet::new())
+    }
+}
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a list of names, or \"*\" for all")]
+        enum Raw {
+            Text(String),
+            List(BTreeSet<String>),
+        }
+        match Raw::deserialize(deserializer)? {
+            Raw::Text(text) if text == "*" => Ok(Self::All),
+            Raw::Text(text) => Err(D::Error::custom(format!(
+                "{text:?} is neither a list of names nor \"*\" for all"
+            ))),
+            Raw::List(names) if names.contains("*") => Err(D::Error::custom(
+                "\"*\" stands alone and not in a list: write \"*\" for all names",
+            )),
+            Raw::List(names) => Ok(Self::Only(names)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for CertificateName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.split_once(':') {
+            Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(name.to_ascii_lowercase())),
+            Some(("uri", uri)) if !uri.is_empty() => Ok(Self::Uri(uri.to_owned())),
+            _ => Err(D::Error::custom(format!(
+                "{text:?} is no name in a certificate: write dns:NAME or uri:URI"
+            ))),
+        }
+    }
+}
+
+impl JsonSchema for Names {
+    fn schema_name() -> Cow<'static, str> {
+        "Names".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A list of names, or \"*\" for all.",
+            "oneOf": [{"const": "*"}, {"type": "array", "items": {"type": "string", "not": {"const": "*"}}, "uniqueItems": true}]
+        })
+    }
+}
+
+impl JsonSchema for CertificateName {
+    fn schema_name() -> Cow<'static, str> {
+        "CertificateName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A name in a certificate.",
+            "type": "string",
+            "pattern": "^(dns|uri):.+$"
+        })
+    }
+}
