@@ -231,7 +231,8 @@ impl Ledger {
         }
     }
 
-    /// The state of a tenant's limits: of the whole limit with the store's word missing, of the share when alone.
+    /// The state of this replica's share of a tenant's limits. For [`Mode::Alone`]; the store's word is in
+    /// [`Admission::usage`](super::store::Admission::usage).
     pub fn usage(&mut self, tenant: &TenantName, limits: &Limits, now: Micros) -> Usage {
         let share = limits.share(self.replicas);
         let account = self.accounts.entry(tenant.clone()).or_default();

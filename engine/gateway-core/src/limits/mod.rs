@@ -16,6 +16,7 @@
 
 mod headers;
 mod ledger;
+pub mod script;
 pub mod store;
 mod window;
 

@@ -10,7 +10,8 @@ use super::{Amounts, Dimension, Exhausted, Limits, MergeItem, StoreAdjustment, U
 use crate::names::TenantName;
 use crate::time::Micros;
 
-/// Admits a request. The head of each script says what its arguments and its answer are.
+/// Admits a request. The head of each script says what its arguments and its answer are; [`script`](super::script) writes and reads them.
+/// They need Redis 7.
 pub const CHARGE_SCRIPT: &str = include_str!("charge.lua");
 /// Corrects a charge and ends its lease.
 pub const SETTLE_SCRIPT: &str = include_str!("settle.lua");

@@ -4,6 +4,7 @@ use super::*;
 use crate::names::TenantName;
 use crate::time::Micros;
 
+mod arguments;
 mod model;
 mod sharing;
 
