@@ -55,6 +55,9 @@ impl Failure {
 /// The exit code of configurations that can't be used.
 pub(crate) const EXIT_CONFIGURATION: u8 = 64;
 
+/// The exit code of a diagnosis that found something: the command itself did its work.
+pub(crate) const EXIT_HELD_BACK: u8 = 3;
+
 impl From<Failure> for ExitCode {
     fn from(failure: Failure) -> Self {
         Self::from(failure.exit_code())

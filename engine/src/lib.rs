@@ -6,6 +6,7 @@
 mod answerer;
 mod chat;
 pub mod cli;
+mod doctor;
 mod exit;
 pub mod fetch;
 mod generate;

@@ -20,7 +20,15 @@ fn version_and_help_are_no_errors() {
     );
     let help = run(&mut kvasir(&["--help"]));
     assert_eq!(help.code, Some(0));
-    for command in ["serve", "engine", "chat", "generate", "models", "completions"] {
+    for command in [
+        "serve",
+        "engine",
+        "chat",
+        "generate",
+        "doctor",
+        "models",
+        "completions",
+    ] {
         assert!(
             help.stdout.contains(&format!("\n  {command}")),
             "{command} is missing in\n{}",

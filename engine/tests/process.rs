@@ -83,6 +83,30 @@ fn configuration_is_served_with_sources_and_without_keys() {
     );
 }
 
+/// The texts that a request is answered with.
+fn texts(server: &Server, n: u32, seed: u64) -> Vec<String> {
+    let body = format!(
+        r#"{{"prompt": "One day a fox and a hen met at the river and", "max_tokens": 24, "n": {n}, "seed": {seed}, "temperature": 0.9}}"#
+    );
+    let (status, answer) = server.request("POST", "/v1/completions", None, &body);
+    assert_eq!(status, 200, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let choices = answer["choices"].as_array().unwrap().iter();
+    choices
+        .map(|choice| choice["text"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn sequences_that_share_a_prompt_are_those_of_requests_with_the_seeds_that_follow() {
+    let Some(model) = model() else { return };
+    let server = serve(&model, &[]);
+    let together = texts(&server, 4, 11);
+    let alone: Vec<String> = (11..15).flat_map(|seed| texts(&server, 1, seed)).collect();
+    assert_eq!(together, alone);
+    assert_ne!(together[0], together[1]);
+}
+
 #[test]
 fn streams_are_finished_before_a_terminated_server_ends() {
     let Some(model) = model() else { return };

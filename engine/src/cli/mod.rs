@@ -3,6 +3,7 @@
 mod banner;
 mod chat;
 mod completions;
+mod doctor;
 mod engine;
 pub mod flags;
 mod foreign;
@@ -61,6 +62,9 @@ enum CliCommand {
     /// Predict latencies and goodput, and find the best settings, without running a model
     #[command(after_help = simulate::AFTER_HELP)]
     Simulate(Box<simulate::SimulateArgs>),
+    /// Find out what holds a running server back
+    #[command(after_help = doctor::AFTER_HELP)]
+    Doctor(doctor::DoctorArgs),
     /// List, fetch and remove models
     Models(models::ModelsArgs),
     /// Run the recorded inputs of a server's scheduler again
@@ -79,7 +83,7 @@ pub fn run() -> ExitCode {
         Err(error) => return usage_error(&error),
     };
     match dispatch(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             report(&failure);
             failure.into()
@@ -87,17 +91,19 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn dispatch(command: CliCommand) -> Result<(), Failure> {
+fn dispatch(command: CliCommand) -> Result<ExitCode, Failure> {
     match command {
         CliCommand::Serve(flags) => serve::run(flags),
         CliCommand::Engine(flags) => engine::run(flags),
         CliCommand::Chat(args) => chat::run(*args),
         CliCommand::Generate(args) => generate::run(*args),
         CliCommand::Simulate(args) => simulate::run(&args),
+        CliCommand::Doctor(args) => return doctor::run(&args),
         CliCommand::Models(args) => models::run(args),
         CliCommand::Replay(args) => replay::run(&args),
         CliCommand::Completions(args) => completions::run(&args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Help and version are no errors; all else is a configuration that can't be used, which is 64 here and 2 in clap.

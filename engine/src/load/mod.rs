@@ -56,7 +56,7 @@ pub(crate) fn start_engine(
     let digest = checkpoint.digest();
     let info = ModelInfo {
         weights_digest: digest.to_string(),
-        details: details(&description, &backend, kv_dtype),
+        details: details(&description, &backend, kv_dtype, engine),
         ..model_info(&local, &checkpoint, &description)
     };
     let mut on_progress =
@@ -170,7 +170,10 @@ fn load_options<'a>(
 
 fn policies(engine: &EngineConfig) -> Policies {
     let rules = match engine.scheduler_compat.value {
-        SchedulerCompat::Kvasir => Policies::serve(),
+        SchedulerCompat::Kvasir => Policies {
+            share_group_prompts: true,
+            ..Policies::serve()
+        },
         SchedulerCompat::Vllm => Policies::vllm(),
     };
     let order = match engine.scheduling_policy.value {
@@ -236,9 +239,21 @@ fn details(
     description: &ModelDescription,
     backend: &CpuBackend,
     kv_dtype: KvDType,
+    engine: &EngineConfig,
 ) -> HashMap<String, String> {
+    let max_num_seqs = engine.max_num_seqs.value;
+    let max_num_active_seqs = engine.max_num_active_seqs.value.unwrap_or(max_num_seqs);
     [
         ("backend", backend.describe()),
+        (
+            "enable_prefix_caching",
+            engine.enable_prefix_caching.value.to_string(),
+        ),
+        ("max_num_active_seqs", max_num_active_seqs.to_string()),
+        (
+            "max_num_batched_tokens",
+            engine.max_num_batched_tokens.value.to_string(),
+        ),
         ("kv_cache_dtype", kv_dtype_name(kv_dtype).to_owned()),
         ("num_layers", description.num_layers.to_string()),
     ]

@@ -268,10 +268,16 @@ pub(super) struct CacheConfig {
 impl CacheConfig {
     pub(super) fn new(info: &ModelInfo) -> Self {
         let details = info.details.get("kv_cache_dtype").cloned();
+        let is_cached = info
+            .details
+            .get("enable_prefix_caching")
+            .is_none_or(|value| value == "true");
+        // As Python writes it.
+        let enable_prefix_caching = if is_cached { "True" } else { "False" };
         let labels = [
             ("block_size", info.block_size.to_string()),
             ("cache_dtype", details.unwrap_or_else(|| "auto".to_owned())),
-            ("enable_prefix_caching", "True".to_owned()),
+            ("enable_prefix_caching", enable_prefix_caching.to_owned()),
             ("engine", "0".to_owned()),
             ("num_gpu_blocks", info.num_blocks.to_string()),
         ];

@@ -4,7 +4,9 @@
 //! request experiences is observed here, as vLLM's front end does: time to first token and between tokens by this
 //! process's clock, queue, prefill and decode time from the engine's time stamps.
 
+mod cpu_wait;
 mod figures;
+mod limits;
 mod load;
 
 use std::borrow::Cow;
@@ -65,9 +67,11 @@ impl Metrics {
             .register_collector(Box::new(rejections));
         root.register_collector(Box::new(load::CacheConfig::new(info)));
         root.register_collector(Box::new(load::ProcessCollector));
+        root.register_collector(Box::new(cpu_wait::CpuWait));
         let engine = (Cow::from("engine"), Cow::from("0"));
         let registry = root.sub_registry_with_labels([model, engine].into_iter());
         registry.register_collector(Box::new(LoadCollector(Arc::clone(&load))));
+        registry.register_collector(Box::new(limits::Limits::new(info)));
         let reasons = ["stop", "length", "abort", "error", "repetition"];
         Self {
             load,

@@ -1,0 +1,294 @@
+//! Each cause is brought about in a real server, and `kvasir doctor` names it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Ran, Server, kvasir, model, run};
+
+/// Generous: a cause shows within seconds, on a busy machine later.
+const DEADLINE: Duration = Duration::from_mins(3);
+
+fn serve(model: &str, more: &[&str]) -> Server {
+    Server::start(&[&["serve", model, "--port", "0"], more].concat())
+}
+
+fn doctor(server: &Server) -> Value {
+    let ran = run(&mut kvasir(&[
+        "doctor",
+        &server.target,
+        "--interval",
+        "2",
+        "--json",
+    ]));
+    assert!(matches!(ran.code, Some(0 | 3)), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let is_bad = report["diagnosis"]["state"] == "held_back";
+    assert_eq!(ran.code == Some(3), is_bad, "{report}");
+    report["diagnosis"].clone()
+}
+
+fn finding<'a>(diagnosis: &'a Value, place: &str) -> &'a Value {
+    let mut findings = diagnosis["findings"].as_array().unwrap().iter();
+    findings.find(|finding| finding["place"] == place).unwrap()
+}
+
+/// Clients that ask again and again, each prompt with a number of its own.
+struct Load {
+    num_clients: u32,
+    /// Makes a request of a number that never comes again.
+    body: fn(u64) -> Value,
+}
+
+impl Load {
+    /// Runs the load until the doctor says what is expected.
+    fn until(&self, server: &Server, what: &str, is_expected: impl Fn(&Value) -> bool) {
+        let (stop, next) = (AtomicBool::new(false), AtomicU64::new(1));
+        thread::scope(|scope| {
+            for _ in 0..self.num_clients {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let body = (self.body)(next.fetch_add(1, Ordering::Relaxed)).to_string();
+                        let mut answer = String::new();
+                        // Cut off when the server ends.
+                        let mut stream = server.send("POST", "/v1/completions", None, &body);
+                        stream.read_to_string(&mut answer).ok();
+                    }
+                });
+            }
+            let start = Instant::now();
+            let outcome = loop {
+                let diagnosis = doctor(server);
+                if is_expected(&diagnosis) {
+                    break Ok(());
+                }
+                if start.elapsed() > DEADLINE {
+                    break Err(diagnosis);
+                }
+            };
+            stop.store(true, Ordering::Relaxed);
+            if let Err(diagnosis) = outcome {
+                panic!("{what} was not named: {diagnosis:#}");
+            }
+        });
+    }
+}
+
+fn names(place: &'static str) -> impl Fn(&Value) -> bool {
+    move |diagnosis| diagnosis["state"] == "held_back" && diagnosis["what"] == place
+}
+
+#[test]
+fn a_tiny_kv_pool_with_long_outputs_is_named() {
+    let Some(model) = model() else { return };
+    let flags = [
+        "--num-gpu-blocks-override",
+        "48",
+        "--max-model-len",
+        "512",
+        "--max-num-seqs",
+        "8",
+    ];
+    let server = serve(&model, &flags);
+    let load = Load {
+        num_clients: 8,
+        body: |number| json!({ "prompt": format!("{number} is a number that"), "max_tokens": 300, "ignore_eos": true }),
+    };
+    load.until(&server, "the KV cache", names("kv_cache"));
+}
+
+#[test]
+fn a_sequence_cap_of_one_with_many_clients_is_named() {
+    let Some(model) = model() else { return };
+    let server = serve(&model, &["--max-num-seqs", "1"]);
+    let load = Load {
+        num_clients: 6,
+        body: |number| json!({ "prompt": format!("{number} is"), "max_tokens": 30, "ignore_eos": true }),
+    };
+    load.until(&server, "the sequence cap", |diagnosis| {
+        names("limits")(diagnosis) && diagnosis["summary"].as_str().unwrap().contains("--max-num-seqs")
+    });
+}
+
+/// Some 400 tokens that begin like no others.
+fn long_prompt(number: u64) -> String {
+    format!("{number} {}", "words of a long story ".repeat(80))
+}
+
+#[test]
+fn a_tiny_token_budget_with_long_prompts_is_named() {
+    let Some(model) = model() else { return };
+    let server = serve(&model, &["--max-num-batched-tokens", "16", "--max-num-seqs", "8"]);
+    let load = Load {
+        num_clients: 2,
+        body: |number| json!({ "prompt": long_prompt(number), "max_tokens": 1 }),
+    };
+    load.until(&server, "the token budget", |diagnosis| {
+        let summary = diagnosis["summary"].as_str().unwrap();
+        names("limits")(diagnosis) && summary.contains("--max-num-batched-tokens")
+    });
+}
+
+#[test]
+fn prompts_that_share_nothing_are_named_and_prompts_that_share_are_not() {
+    let Some(model) = model() else { return };
+    let server = serve(&model, &["--max-num-seqs", "64"]);
+    let unique = Load {
+        num_clients: 12,
+        body: |number| json!({ "prompt": long_prompt(number), "max_tokens": 1 }),
+    };
+    // Other programs may take the CPUs of the machine that tests run on, which comes first in the order then.
+    unique.until(&server, "the prefix cache", |diagnosis| {
+        finding(diagnosis, "prefix_cache")["verdict"] == "holds"
+            && (names("prefix_cache")(diagnosis) || names("scheduling")(diagnosis))
+    });
+    let shared = Load {
+        body: |number| json!({ "prompt": format!("{} {number}", long_prompt(0)), "max_tokens": 1 }),
+        ..unique
+    };
+    shared.until(&server, "a good hit rate", |diagnosis| {
+        let finding = finding(diagnosis, "prefix_cache");
+        let hit_rate = finding["measured"][0]["value"].as_f64();
+        finding["verdict"] == "fine" && hit_rate.is_some_and(|rate| rate > 0.8)
+    });
+}
+
+/// Processes that do nothing, as fast as they can.
+struct Neighbours(Vec<Child>);
+
+impl Neighbours {
+    fn start() -> Self {
+        let cpus = thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let spin = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+            command.spawn().unwrap()
+        };
+        Self((0..4 * cpus).map(|_| spin()).collect())
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // One that ended can't be killed again.
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+#[test]
+fn neighbours_that_take_the_cpus_are_named() {
+    let Some(model) = model() else { return };
+    if !PathBuf::from("/proc/self/schedstat").exists() {
+        eprintln!("skipped: this kernel doesn't count how long threads wait for a CPU");
+        return;
+    }
+    let server = serve(&model, &[]);
+    let neighbours = Neighbours::start();
+    let load = Load {
+        num_clients: 2,
+        body: |number| json!({ "prompt": format!("{number} is"), "max_tokens": 40, "ignore_eos": true }),
+    };
+    load.until(&server, "the lack of CPUs", names("scheduling"));
+    drop(neighbours);
+}
+
+#[test]
+fn an_idle_server_is_called_idle_and_keys_are_asked_for() {
+    let Some(model) = model() else { return };
+    let server = serve(&model, &["--api-key", "hunter2"]);
+    let url = server.target.as_str();
+    let refused = run(&mut kvasir(&["doctor", url, "--interval", "0.1"]));
+    assert_eq!(refused.code, Some(1));
+    assert!(
+        refused.stderr.contains("answers 401") && refused.stderr.contains("--api-key"),
+        "{}",
+        refused.stderr
+    );
+    let with_key = [&["doctor", url, "--interval", "0.5", "--api-key", "hunter2"][..]].concat();
+    let idle = run(&mut kvasir(&with_key));
+    assert_eq!(idle.code, Some(0), "{}", idle.stderr);
+    assert!(
+        idle.stdout.contains("Idle. The server is idle"),
+        "{}",
+        idle.stdout
+    );
+    assert!(
+        !idle.stdout.contains('\u{1b}'),
+        "colours in a pipe: {}",
+        idle.stdout
+    );
+    let by_variable =
+        run(kvasir(&["doctor", url, "--interval", "0.5", "--json"]).env("KVASIR_API_KEY", "hunter2"));
+    assert!(
+        by_variable.stdout.contains(r#""state":"idle""#),
+        "{}",
+        by_variable.stdout
+    );
+}
+
+#[test]
+fn what_is_no_server_is_no_diagnosis() {
+    let ran = run(&mut kvasir(&[
+        "doctor",
+        "http://127.0.0.1:9",
+        "--interval",
+        "0.1",
+    ]));
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stderr.contains("can't reach http://127.0.0.1:9/metrics"),
+        "{}",
+        ran.stderr
+    );
+    for wrong in [
+        &["doctor"][..],
+        &["doctor", "http://x", "--interval", "0"],
+        &["doctor", "http://x", "--interval", "NaN"],
+    ] {
+        assert_eq!(run(&mut kvasir(wrong)).code, Some(64), "{wrong:?}");
+    }
+}
+
+/// Diagnoses what was recorded of a server.
+fn recorded(name: &str, more: &[&str]) -> Ran {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/recorded");
+    let path = |when: &str| folder.join(format!("{name}-{when}.prom")).display().to_string();
+    let (before, after) = (path("before"), path("after"));
+    let arguments = ["doctor", "--interval", "5", "--recorded", &before, &after];
+    run(&mut kvasir(&[&arguments, more].concat()))
+}
+
+#[test]
+fn ranks_that_wait_for_collectives_are_named_from_recorded_figures() {
+    let text = recorded("tensor-parallel", &[]);
+    assert_eq!(text.code, Some(3), "{}", text.stderr);
+    assert!(
+        text.stdout
+            .contains("Bottleneck. Topology: Tensor parallel ranks"),
+        "{}",
+        text.stdout
+    );
+    let json: Value = serde_json::from_str(&recorded("tensor-parallel", &["--json"]).stdout).unwrap();
+    assert_eq!(json["diagnosis"]["what"], "topology");
+}
+
+#[test]
+fn stages_that_wait_for_each_other_are_named_from_recorded_figures() {
+    let text = recorded("pipeline-parallel", &[]);
+    assert!(
+        text.stdout.contains("Bottleneck. Topology: Pipeline stages"),
+        "{}",
+        text.stdout
+    );
+}
