@@ -306,9 +306,8 @@ mod tests {
         }
         let many = parse(&"vllm:a 1\n".repeat(MAX_SAMPLES + 10));
         assert_eq!(many.sum("vllm:a"), Some(MAX_SAMPLES as f64));
-        let labels = (0..2 * MAX_LABELS)
-            .map(|i| format!("l{i}=\"{i}\","))
-            .collect::<String>();
+        let labels: Vec<String> = (0..2 * MAX_LABELS).map(|i| format!("l{i}=\"{i}\"")).collect();
+        let labels = labels.join(",");
         let wide = parse(&format!("vllm:a{{{labels}}} 1"));
         assert_eq!(wide.label("vllm:a", "l63"), Some("63"));
         assert_eq!(wide.label("vllm:a", "l64"), None);

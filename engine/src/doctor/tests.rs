@@ -7,6 +7,7 @@ use super::{diagnose, render};
 
 const SECONDS: f64 = 5.0;
 
+#[expect(clippy::unnecessary_wraps, reason = "a snapshot's histograms are options")]
 fn histogram(sum: f64, count: f64) -> Option<Histogram> {
     Some(Histogram {
         sum,
@@ -223,6 +224,9 @@ fn threads_that_wait_for_cpus_are_named_even_if_no_request_waits() {
         State::Healthy,
         "a large share of next to nothing"
     );
+    let mut idle = (resting(), resting());
+    idle.1.cpu_wait_seconds = Some(6.1);
+    assert_eq!(judge(&idle).state, State::Idle, "nobody is kept waiting");
 }
 
 #[test]
@@ -304,6 +308,9 @@ fn a_prefix_cache_that_is_off_is_to_be_turned_on() {
     );
 }
 
+/// Makes a server worse in one place.
+type Worsen = &'static dyn Fn(&mut Snapshot, &mut Snapshot);
+
 #[test]
 fn the_first_cause_of_several_is_the_bottleneck() {
     let (mut before, mut after) = prompts_only();
@@ -314,7 +321,7 @@ fn the_first_cause_of_several_is_the_bottleneck() {
         Place::Limits,
         Place::KvCache,
     ];
-    let worse: [&dyn Fn(&mut Snapshot, &mut Snapshot); 5] = [
+    let worse: [Worsen; 5] = [
         &|_, _| {},
         &|_, after| after.collective = histogram(4.0, 100.0),
         &|_, after| more(&mut after.schedule, 3.0, 0.0),
@@ -443,7 +450,8 @@ fn absurd_figures_give_a_diagnosis_all_the_same() {
     let values = ["0", "-1", "1e308", "-1e308", "1e-320", "NaN", "0.5"];
     let look = |shift: usize| {
         let line = |(i, name): (usize, &&str)| format!("{name} {}\n", values[(i * 3 + shift) % values.len()]);
-        Snapshot::of(&parse(&names.iter().enumerate().map(line).collect::<String>()))
+        let lines: Vec<String> = names.iter().enumerate().map(line).collect();
+        Snapshot::of(&parse(&lines.concat()))
     };
     for before in 0..values.len() {
         for after in 0..values.len() {

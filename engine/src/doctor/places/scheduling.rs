@@ -92,6 +92,7 @@ fn starved_share(window: &Window<'_>) -> Option<f64> {
     let used = window.growth(|look| look.cpu_seconds)?;
     let waited = window.growth(|look| look.cpu_wait_seconds)?;
     let is_much = waited / window.seconds >= STARVED_CPUS;
-    // A process that does nothing waits for nothing.
-    Some(if is_much { waited / (used + waited) } else { 0.0 })
+    // A process that has nothing to do may wait long for the little that it does.
+    let matters = is_much && !window.is_idle();
+    Some(if matters { waited / (used + waited) } else { 0.0 })
 }
