@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    BlockId, Event, FinishReason, GroupId, KvGroup, Micros, PENDING_TOKEN, Policies, Reject, Request,
-    RequestOptions, Scheduler, SchedulerConfig, SeqId, SeqPlan, StepId, StepOutcome, StepPlan,
-    StopConditions, TokenId,
+    BlockId, Event, FinishReason, GroupId, KvGroup, Micros, Policies, Reject, Request, RequestOptions,
+    Scheduler, SchedulerConfig, SeqId, StepId, StepOutcome, StepPlan, StopConditions, TokenId,
 };
+
+use crate::known::{Known, extend_digest};
 
 /// Sampled tokens are below it.
 pub(crate) const VOCAB: u32 = 8;
@@ -53,13 +54,6 @@ pub(crate) fn request(prompt: impl IntoIterator<Item = TokenId>, max_tokens: u32
         cache_root: CacheRoot([0; 32]),
         reads_prefix_cache: true,
     }
-}
-
-/// What a position's KV holds: every token up to it, under its root.
-fn extend_digest(before: u64, token: TokenId) -> u64 {
-    (before ^ u64::from(token).wrapping_add(1))
-        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-        .rotate_left(23)
 }
 
 fn root_digest(root: CacheRoot) -> u64 {
@@ -132,19 +126,6 @@ pub(crate) fn expected_output_with(
             return (output, FinishReason::Length);
         }
     }
-}
-
-/// One sequence as the executor sees it.
-#[derive(Debug)]
-struct Known {
-    root: CacheRoot,
-    /// Prompt and sampled tokens.
-    tokens: Vec<TokenId>,
-    /// Those of them that the scheduler knows; the others were sampled by steps in flight.
-    num_reported: usize,
-    prompt_len: usize,
-    /// One for each KV group.
-    tables: Vec<Vec<BlockId>>,
 }
 
 /// Scheduler and executor, with everything that happened.
@@ -233,14 +214,8 @@ impl Engine {
     }
 
     fn learn(&mut self, id: SeqId, request: &Request) {
-        let (root, tokens) = (request.cache_root, request.prompt.to_vec());
-        let known = Known {
-            root,
-            prompt_len: tokens.len(),
-            num_reported: tokens.len(),
-            tokens,
-            tables: vec![Vec::new(); self.config.groups.len()],
-        };
+        let root = root_digest(request.cache_root);
+        let known = Known::new(root, &request.prompt, self.config.groups.len());
         assert!(self.known.insert(id, known).is_none(), "{id:?} was given twice");
     }
 
@@ -450,12 +425,12 @@ impl Engine {
                 .known
                 .get_mut(&seq.seq)
                 .expect("only submitted sequences are planned");
-            known.follow(seq, &self.plan);
-            let digests = digests(known, seq, &self.plan);
+            let digests = known.follow(seq, &self.plan);
             let first = seq.first_position;
             for (group, &kind) in (0..).map(GroupId).zip(&self.config.groups) {
                 for (position, digest) in (0..).zip(&digests).skip(first_read(kind, first) as usize) {
-                    let (slot, digest) = (known.slot(group, position, &self.config), mark(*digest, group));
+                    let slot = slot(known, group, position, &self.config);
+                    let digest = mark(*digest, group);
                     if position < first {
                         assert_eq!(
                             self.slots.get(&slot),
@@ -505,61 +480,15 @@ fn assert_unused(in_flight: &VecDeque<Started>, (block, offset): (BlockId, u32),
     }
 }
 
-/// The digests of a sequence's positions up to the end of its part of the step. Asserts that the plan's tokens are the sequence's, with
-/// placeholders where the scheduler can't know them yet.
-fn digests(known: &Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
-    let first = seq.first_position as usize;
-    let end = first + seq.tokens.len();
-    let mut expected = known.tokens[first..end].to_vec();
-    let num_known = known.num_reported.saturating_sub(first).min(expected.len());
-    expected[num_known..].fill(PENDING_TOKEN);
-    assert_eq!(
-        plan.tokens[seq.tokens.clone()],
-        expected,
-        "{:?} computes tokens that aren't its own",
-        seq.seq
+/// Where a position's KV lies; not asked for what lies behind a window.
+fn slot(known: &Known, group: GroupId, position: u32, config: &SchedulerConfig) -> (BlockId, u32) {
+    let table = &known.tables[usize::from(group.0)];
+    let block = table[(position / config.block_size) as usize];
+    assert!(
+        block.0 > 0 && block.0 < config.num_blocks,
+        "{block:?} is not a block of the pool"
     );
-    assert_eq!(
-        seq.samples,
-        end == known.tokens.len(),
-        "{:?} samples exactly after its last token",
-        seq.seq
-    );
-    assert_eq!(
-        seq.output_index as usize,
-        known.tokens.len() - known.prompt_len,
-        "{:?} draws at another position",
-        seq.seq
-    );
-    let mut digest = root_digest(known.root);
-    let chain = known.tokens[..end].iter().map(|&token| {
-        digest = extend_digest(digest, token);
-        digest
-    });
-    chain.collect()
-}
-
-impl Known {
-    /// Takes over how a plan changes the block tables.
-    fn follow(&mut self, seq: &SeqPlan, plan: &StepPlan) {
-        assert_eq!(plan.num_groups as usize, self.tables.len());
-        for (group, table) in (0..).map(GroupId).zip(&mut self.tables) {
-            table.truncate(seq.blocks_from as usize);
-            assert_eq!(table.len(), seq.blocks_from as usize, "the block table has a gap");
-            table.extend_from_slice(plan.blocks_of(seq, group));
-        }
-    }
-
-    /// Where a position's KV lies; not asked for what lies behind a window.
-    fn slot(&self, group: GroupId, position: u32, config: &SchedulerConfig) -> (BlockId, u32) {
-        let table = &self.tables[usize::from(group.0)];
-        let block = table[(position / config.block_size) as usize];
-        assert!(
-            block.0 > 0 && block.0 < config.num_blocks,
-            "{block:?} is not a block of the pool"
-        );
-        (block, position % config.block_size)
-    }
+    (block, position % config.block_size)
 }
 
 /// The first position that a step beginning at `first` reads.

@@ -8,6 +8,8 @@ mod budget;
 mod determinism;
 mod group;
 mod harness;
+#[path = "../shared/known.rs"]
+mod known;
 mod kv_groups;
 mod laws;
 mod policies;

@@ -6,5 +6,7 @@
 //! abstract: it passes as an action of its own.
 
 mod explore;
+#[path = "../shared/known.rs"]
+mod known;
 mod scopes;
 mod world;

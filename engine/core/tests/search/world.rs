@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvasir_engine_core::{
-    BlockId, Event, GroupId, KvGroup, Micros, PENDING_TOKEN, Policies, Request, RequestOptions, Scheduler,
-    SchedulerConfig, SeqId, SeqPlan, StepId, StepOutcome, StepPlan, StopConditions, TokenId,
+    BlockId, Event, KvGroup, Micros, Policies, Request, RequestOptions, Scheduler, SchedulerConfig, SeqId,
+    StepId, StepOutcome, StepPlan, StopConditions, TokenId,
 };
+
+use crate::known::Known;
 
 /// The token that ends a sequence.
 pub(crate) const EOS: TokenId = 9;
@@ -43,13 +45,9 @@ pub(crate) enum Action {
 }
 
 #[derive(Clone, Hash)]
-struct Known {
+struct Sequence {
     seq: SeqId,
-    prompt_len: usize,
-    tokens: Vec<TokenId>,
-    num_reported: usize,
-    /// One for each KV group.
-    tables: Vec<Vec<BlockId>>,
+    known: Known,
     is_over: bool,
 }
 
@@ -65,7 +63,7 @@ struct Started {
 pub(crate) struct World {
     scheduler: Scheduler,
     submitted: u8,
-    known: Vec<Known>,
+    seqs: Vec<Sequence>,
     /// Digest of each slot.
     memory: Vec<u64>,
     in_flight: VecDeque<Started>,
@@ -79,7 +77,7 @@ impl World {
             scheduler: Scheduler::with_policies(scope.config.clone(), scope.policies.clone())
                 .expect("the scope's limits work"),
             submitted: 0,
-            known: Vec::new(),
+            seqs: Vec::new(),
             memory: vec![0; num_slots as usize],
             in_flight: VecDeque::new(),
             clock: 0,
@@ -93,7 +91,7 @@ impl World {
                 actions.push(Action::Submit(index));
             }
         }
-        for index in (0..self.known.len()).filter(|&index| !self.known[index].is_over) {
+        for index in (0..self.seqs.len()).filter(|&index| !self.seqs[index].is_over) {
             if scope.may_abort {
                 actions.push(Action::Abort(index));
             }
@@ -105,7 +103,7 @@ impl World {
                 actions.push(Action::Undefer(index));
             }
         }
-        let num_running = self.known.iter().filter(|known| !known.is_over).count();
+        let num_running = self.seqs.iter().filter(|seq| !seq.is_over).count();
         let choices = if scope.may_end { 1 << num_running } else { 1 };
         actions.extend((0..choices).map(|ends| Action::Schedule { ends }));
         if !self.in_flight.is_empty() {
@@ -126,8 +124,8 @@ impl World {
         let mut events = Vec::new();
         match action {
             Action::Submit(index) => self.submit(index, scope),
-            Action::Abort(index) => self.scheduler.abort(self.known[index].seq, &mut events),
-            Action::Undefer(index) => self.scheduler.undefer(self.known[index].seq),
+            Action::Abort(index) => self.scheduler.abort(self.seqs[index].seq, &mut events),
+            Action::Undefer(index) => self.scheduler.undefer(self.seqs[index].seq),
             Action::Schedule { ends } => {
                 let mut plan = StepPlan::new();
                 let now = Micros(self.clock.into());
@@ -145,7 +143,7 @@ impl World {
             Action::Complete => {
                 let Started { step, sampled, .. } = self.in_flight.pop_front().expect("a step is in flight");
                 for (seq, _) in &sampled {
-                    self.find(*seq).num_reported += 1;
+                    self.find(*seq).known.num_reported += 1;
                 }
                 self.scheduler
                     .complete(step, &StepOutcome { sampled }, &mut events)
@@ -172,21 +170,19 @@ impl World {
             .scheduler
             .submit_group_with(now, group, options)
             .expect("the scope's requests fit");
-        self.known
-            .extend(seqs.into_iter().zip(prompts).map(|(seq, tokens)| Known {
+        let num_groups = scope.config.groups.len();
+        self.seqs
+            .extend(seqs.into_iter().zip(prompts).map(|(seq, prompt)| Sequence {
                 seq,
-                prompt_len: tokens.len(),
-                num_reported: tokens.len(),
-                tokens,
-                tables: vec![Vec::new(); scope.config.groups.len()],
+                known: Known::new(1, &prompt, num_groups),
                 is_over: false,
             }));
     }
 
-    fn find(&mut self, seq: SeqId) -> &mut Known {
-        self.known
+    fn find(&mut self, seq: SeqId) -> &mut Sequence {
+        self.seqs
             .iter_mut()
-            .find(|known| known.seq == seq)
+            .find(|other| other.seq == seq)
             .expect("it was submitted")
     }
 
@@ -194,10 +190,10 @@ impl World {
         for event in events {
             match *event {
                 Event::Finished { seq, .. } => {
-                    let known = self.find(seq);
-                    assert!(!known.is_over, "{seq:?} ends twice");
-                    known.is_over = true;
-                    known.tables.iter_mut().for_each(Vec::clear);
+                    let ended = self.find(seq);
+                    assert!(!ended.is_over, "{seq:?} ends twice");
+                    ended.is_over = true;
+                    ended.known.tables.iter_mut().for_each(Vec::clear);
                 }
                 Event::Token { seq, .. } | Event::Scheduled { seq, .. } | Event::Preempted { seq } => {
                     assert!(!self.find(seq).is_over, "{event:?} follows the end");
@@ -251,8 +247,9 @@ impl World {
         };
         let mut writes: Vec<(usize, u64)> = Vec::new();
         for seq in &plan.seqs {
-            let digests = read_plan(self.find(seq.seq), seq, plan);
-            let known = self.find(seq.seq).clone();
+            let known = &mut self.find(seq.seq).known;
+            let digests = known.follow(seq, plan);
+            let known = known.clone();
             for ((salt, table), group) in (0..).zip(&known.tables).zip(&scope.config.groups) {
                 // What lies in front may be anybody's.
                 let first_block = group.num_behind(seq.first_position, size);
@@ -284,7 +281,7 @@ impl World {
                 } else {
                     (digests[digests.len() - 1] % 2) as u32
                 };
-                self.find(seq.seq).tokens.push(token);
+                self.find(seq.seq).known.tokens.push(token);
                 started.sampled.push((seq.seq, token));
             }
         }
@@ -296,51 +293,20 @@ impl World {
 
     /// Whether every sequence has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.known.iter().all(|known| known.is_over) && self.in_flight.is_empty()
+        self.seqs.iter().all(|seq| seq.is_over) && self.in_flight.is_empty()
     }
 
     pub(crate) fn fingerprint(&self) -> u128 {
         let mut hasher = DefaultHasher::new();
         (self.submitted, self.clock, &self.memory).hash(&mut hasher);
-        for known in self.known.iter().filter(|known| !known.is_over) {
-            known.hash(&mut hasher);
+        for seq in self.seqs.iter().filter(|seq| !seq.is_over) {
+            seq.hash(&mut hasher);
         }
         for started in &self.in_flight {
             (&started.sampled, &started.touched).hash(&mut hasher);
         }
         self.scheduler.fingerprint().rotate_left(17) ^ u128::from(hasher.finish())
     }
-}
-
-/// Follows a plan's block table and gives the digests of all positions up to its end. Asserts that its tokens are the sequence's.
-fn read_plan(known: &mut Known, seq: &SeqPlan, plan: &StepPlan) -> Vec<u64> {
-    assert_eq!(plan.num_groups as usize, known.tables.len());
-    for (group, table) in (0..).map(GroupId).zip(&mut known.tables) {
-        table.truncate(seq.blocks_from as usize);
-        assert_eq!(table.len(), seq.blocks_from as usize, "the block table has a gap");
-        table.extend_from_slice(plan.blocks_of(seq, group));
-    }
-    let first = seq.first_position as usize;
-    let end = first + seq.tokens.len();
-    let mut expected = known.tokens[first..end].to_vec();
-    let num_known = known.num_reported.saturating_sub(first).min(expected.len());
-    expected[num_known..].fill(PENDING_TOKEN);
-    assert_eq!(
-        plan.tokens[seq.tokens.clone()],
-        expected,
-        "tokens of {:?}",
-        seq.seq
-    );
-    assert_eq!(seq.samples, end == known.tokens.len(), "samples of {:?}", seq.seq);
-    assert_eq!(seq.output_index as usize, known.tokens.len() - known.prompt_len);
-    let mut digest = 1_u64;
-    let chain = known.tokens[..end].iter().map(|&token| {
-        digest = (digest ^ u64::from(token + 1))
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .rotate_left(23);
-        digest
-    });
-    chain.collect()
 }
 
 /// Whether a step that begins at `first` reads an earlier position in a group.

@@ -112,7 +112,7 @@ fn tables_that_share_blocks_go_on_leaving() {
         pool.publish(block, key(value), || content(value));
     }
     let mut second: Vec<_> = first[..2].iter().map(|block| pool.share_held(block)).collect();
-    let third = vec![pool.share_held(&first[2])];
+    let third = pool.share_held(&first[2]);
     pool.release_all(&mut first);
     pool.release_all(&mut second);
     assert_eq!(pool.num_free(), 4, "the third table holds one");
@@ -120,7 +120,7 @@ fn tables_that_share_blocks_go_on_leaving() {
     let image = pool.image();
     let mut copy = BlockPool::with_slice(NUM_BLOCKS, 1);
     assert!(copy.restore(&image));
-    let held = copy.adopt(third[0].id()).expect("it isn't free");
+    let held = copy.adopt(third.id()).expect("it isn't free");
     assert!(copy.restore_leaving(&image));
     assert_eq!(copy.check(handles(&[&[held]])), Ok(()));
     assert_eq!(copy.image(), image);
