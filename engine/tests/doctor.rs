@@ -131,9 +131,9 @@ fn a_sequence_cap_of_one_with_many_clients_is_named() {
     });
 }
 
-/// Some 400 tokens that begin like no others.
+/// Some 130 tokens that begin like no others.
 fn long_prompt(number: u64) -> String {
-    format!("{number} {}", "words of a long story ".repeat(80))
+    format!("{number} {}", "words of a long story ".repeat(25))
 }
 
 #[test]
@@ -153,7 +153,11 @@ fn a_tiny_token_budget_with_long_prompts_is_named() {
 #[test]
 fn prompts_that_share_nothing_are_named_and_prompts_that_share_are_not() {
     let Some(model) = model() else { return };
-    let serving = serve(&model, &["--max-num-seqs", "64"]);
+    // Large enough not to be the cause, and small enough that requests wait for the next step on machines of any speed.
+    let serving = serve(
+        &model,
+        &["--max-num-batched-tokens", "520", "--max-num-seqs", "64"],
+    );
     let unique = Load {
         num_clients: 12,
         body: |number| json!({ "prompt": long_prompt(number), "max_tokens": 1 }),
