@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -275,6 +276,69 @@ fn what_is_no_server_is_no_diagnosis() {
     ] {
         assert_eq!(run(&mut kvasir(wrong)).code, Some(64), "{wrong:?}");
     }
+}
+
+/// The URL of something that answers every request with these bytes, over and over if it is to be endless.
+fn answering(answer: Vec<u8>, is_endless: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    // It ends with the test's process.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4096];
+            if stream.read(&mut request).is_err() {
+                continue;
+            }
+            let mut is_open = stream.write_all(&answer).is_ok();
+            while is_open && is_endless {
+                is_open = stream
+                    .write_all(&b"vllm:num_requests_running 1\n".repeat(1000))
+                    .is_ok();
+            }
+        }
+    });
+    url
+}
+
+#[test]
+fn hostile_answers_are_refused_in_words() {
+    for (answer, words) in [
+        (
+            &b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"[..],
+            "answers 404",
+        ),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n",
+            "answers 302",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "has no figure",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nvllm:\xff\x00{",
+            "has no figure",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nvllm:a 1\n",
+            "can't be read",
+        ),
+        (b"no HTTP at all\r\n\r\n", "can't reach"),
+    ] {
+        let url = answering(answer.to_vec(), false);
+        let ran = run(&mut kvasir(&["doctor", &url, "--interval", "0.1"]));
+        assert_eq!(ran.code, Some(1), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn an_endless_answer_is_cut() {
+    let url = answering(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec(), true);
+    let ran = run(&mut kvasir(&["doctor", &url, "--interval", "0.1"]));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("(vLLM)"), "{}", ran.stdout);
 }
 
 /// Diagnoses what was recorded of a server.
