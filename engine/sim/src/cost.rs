@@ -90,9 +90,9 @@ pub enum CostError {
 impl CostModel {
     /// SmolLM2-135M-Instruct (Q4_1) on 2 cores of an Intel Xeon; `e2e/bench/README.md` says how it was measured.
     pub const DEFAULT: Self = Self {
-        step: 0.007,
-        prefill_token: 0.0017,
-        decode_seq: 0.0025,
+        step: 0.007_4,
+        prefill_token: 0.001_7,
+        decode_seq: 0.002_7,
         context_token: 0.0,
         host: 0.0,
     };

@@ -7,7 +7,7 @@ use kvasir_config::Count;
 use kvasir_sim::{CostModel, Lengths, Pause};
 
 use crate::exit::Failure;
-use crate::simulate;
+use crate::simulate::{self, Calibration};
 
 pub(crate) const AFTER_HELP: &str = "\
 The scheduler is the real one; only the time of a step comes from a cost model. It is the default model's on 2 cores unless --cost-model \
@@ -48,6 +48,10 @@ pub(crate) struct SimulateArgs {
         help_heading = "Cost model"
     )]
     pub(crate) threads: Option<std::num::NonZeroU32>,
+    /// Calibrate with the time that the process computes, divided by its threads, instead of the clock's: for machines with other work.
+    /// Threads that wait without computing are then left out
+    #[arg(long, requires = "calibrate", help_heading = "Cost model")]
+    pub(crate) cpu_time: bool,
     /// File that --fit writes the cost model to, or --calibrate the step records [default: nowhere]
     #[arg(long, short, value_name = "FILE", help_heading = "Cost model")]
     pub(crate) output: Option<PathBuf>,
@@ -247,8 +251,13 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
         return simulate::fit(records, args.output.as_deref(), args.json);
     }
     if let Some(model) = &args.calibrate {
-        let model = Some(model.clone()).filter(|model| !model.is_empty());
-        return simulate::calibrate(model, args.threads, args.output.as_deref(), args.json);
+        return simulate::calibrate(&Calibration {
+            model: Some(model.clone()).filter(|model| !model.is_empty()),
+            threads: args.threads,
+            cpu_time: args.cpu_time,
+            output: args.output.clone(),
+            json: args.json,
+        });
     }
     if args.output.is_some() {
         return Err(Failure::Usage(

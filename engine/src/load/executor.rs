@@ -16,6 +16,8 @@ pub(crate) struct LoadedExecutor {
     /// What a server would schedule with.
     pub(crate) limits: SchedulerConfig,
     pub(crate) vocab_size: u32,
+    /// Threads that compute, this one included.
+    pub(crate) threads: u32,
 }
 
 /// Loads the weights of the model that the configuration names, with the sizes that a server would have.
@@ -47,5 +49,6 @@ pub(crate) fn load_executor(
         executor: Box::new(executor),
         limits: scheduler(engine, &sizes),
         vocab_size,
+        threads: sizes.threads,
     })
 }

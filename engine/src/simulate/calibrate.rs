@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::num::NonZeroU32;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ use kvasir_engine_core::{
 };
 use kvasir_sampling::SamplingParams;
 use kvasir_sim::{Rng, StepRecord, StepShape};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::cost::{fit_text, unwritable};
 use super::{print, usage};
@@ -47,19 +48,28 @@ const OUTPUT_TOKENS: u32 = 24;
 const TOKEN_BUDGET: u32 = 512;
 const MAX_SEQS: u32 = 32;
 
-/// Measures a model, writes the records to `output`, and prints the fitted cost model.
-pub(crate) fn calibrate(
-    model: Option<String>,
-    threads: Option<NonZeroU32>,
-    output: Option<&Path>,
-    as_json: bool,
-) -> Result<(), Failure> {
+/// What to measure, and how.
+pub(crate) struct Calibration {
+    /// The default model if there is none.
+    pub(crate) model: Option<String>,
+    /// Threads that compute; from the CPU quota if there are none.
+    pub(crate) threads: Option<NonZeroU32>,
+    /// Whether to take the time that the process computes instead of the clock's.
+    pub(crate) cpu_time: bool,
+    /// Where the step records go.
+    pub(crate) output: Option<PathBuf>,
+    pub(crate) json: bool,
+}
+
+/// Measures a model, writes the records, and prints the fitted cost model.
+pub(crate) fn calibrate(calibration: &Calibration) -> Result<(), Failure> {
     // What is wrong with the output should be said before a minute of work.
+    let output = calibration.output.as_deref();
     let mut file = match output {
         Some(path) => Some(std::fs::File::create(path).map_err(|error| unwritable(path, &error))?),
         None => None,
     };
-    let mut bench = Bench::load(model, threads)?;
+    let mut bench = Bench::load(calibration)?;
     let mut records = Vec::new();
     for (index, &(num_seqs, prompt_len)) in RUNS.iter().enumerate() {
         if prompt_len + OUTPUT_TOKENS > bench.limits.max_model_len {
@@ -85,7 +95,7 @@ pub(crate) fn calibrate(
             .map_err(|error| unwritable(path, &error))?;
     }
     let fit = kvasir_sim::fit(&records).map_err(|error| usage(&error))?;
-    print(&fit_text(&fit, as_json))
+    print(&fit_text(&fit, calibration.json))
 }
 
 /// A model and the limits it is driven with.
@@ -94,15 +104,16 @@ struct Bench {
     vocab_size: u32,
     limits: SchedulerConfig,
     tokens: Rng,
+    clock: Clock,
 }
 
 impl Bench {
-    fn load(model: Option<String>, threads: Option<NonZeroU32>) -> Result<Self, Failure> {
+    fn load(calibration: &Calibration) -> Result<Self, Failure> {
         let mut model_config = ModelConfig::default();
         let mut engine_config = EngineConfig::default();
-        model_config.model.value = model;
-        if let Some(threads) = threads {
-            model_config.threads.derive(Some(threads), "--threads");
+        model_config.model.value.clone_from(&calibration.model);
+        if calibration.threads.is_some() {
+            model_config.threads.derive(calibration.threads, "--threads");
         }
         engine_config
             .max_num_batched_tokens
@@ -111,11 +122,13 @@ impl Bench {
             executor,
             limits,
             vocab_size,
+            threads,
         } = load_executor(&mut model_config, &mut engine_config, &Bars::default())
             .map_err(|error| Failure::failed(&error))?;
         Ok(Self {
             executor,
             vocab_size,
+            clock: Clock::new(calibration.cpu_time, threads),
             limits: SchedulerConfig {
                 max_num_seqs: MAX_SEQS,
                 max_num_active_seqs: MAX_SEQS,
@@ -139,7 +152,7 @@ impl Bench {
                 self.submit(&mut scheduler, prompt_len)?;
             }
             events.clear();
-            let began = Instant::now();
+            let began = self.clock.seconds();
             if !scheduler.schedule(Micros(0), &mut plan, &mut events) {
                 return Ok(records);
             }
@@ -154,7 +167,7 @@ impl Bench {
             scheduler
                 .complete(plan.step, &outcome, &mut events)
                 .map_err(|error| Failure::failed(&error))?;
-            let seconds = began.elapsed().as_secs_f64();
+            let seconds = self.clock.seconds() - began;
             for event in &events {
                 if let Event::Finished { seq, .. } = event {
                     self.executor.release(*seq);
@@ -190,6 +203,37 @@ impl Bench {
             prompt_logprobs: None,
         });
         Ok(())
+    }
+}
+
+/// What a step is timed with.
+enum Clock {
+    Wall(Instant),
+    /// Of all threads of this process together.
+    Cpu {
+        threads: f64,
+    },
+}
+
+impl Clock {
+    fn new(cpu_time: bool, threads: u32) -> Self {
+        if cpu_time {
+            let threads = f64::from(threads.max(1));
+            Self::Cpu { threads }
+        } else {
+            Self::Wall(Instant::now())
+        }
+    }
+
+    /// Since a moment in the past.
+    fn seconds(&self) -> f64 {
+        match self {
+            Self::Wall(start) => start.elapsed().as_secs_f64(),
+            Self::Cpu { threads } => {
+                let spent = clock_gettime(ClockId::ProcessCPUTime);
+                (spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9) / threads
+            }
+        }
     }
 }
 

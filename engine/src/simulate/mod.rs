@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kvasir_sim::{Engines, Point, Report, best, simulate};
 use serde_json::json;
 
-pub(crate) use calibrate::calibrate;
+pub(crate) use calibrate::{Calibration, calibrate};
 pub(crate) use cost::fit;
 
 use crate::cli::simulate::SimulateArgs;

@@ -312,6 +312,7 @@ fn serve_flags(args: &ServerArgs) -> String {
             args.scheduler_compat == RulesArg::Vllm,
             " --scheduler-compat vllm",
         ),
+        (args.steps_in_flight == 2, " --async-scheduling"),
     ] {
         if is_given {
             flags.push_str(flag);

@@ -39,7 +39,7 @@ fn the_same_command_prints_the_same_bytes() {
 #[test]
 fn a_sweep_has_a_row_for_each_point_and_proposes_flags_that_serve_takes() {
     let line = format!(
-        "{SWEEP} --scheduler-compat vllm --no-enable-prefix-caching --num-blocks 4000 --max-num-active-seqs 16"
+        "{SWEEP} --scheduler-compat vllm --no-enable-prefix-caching --num-blocks 4000 --max-num-active-seqs 16 --steps-in-flight 2"
     );
     let text = answer(&args(&line)).unwrap();
     let rows = text
@@ -54,7 +54,7 @@ fn a_sweep_has_a_row_for_each_point_and_proposes_flags_that_serve_takes() {
         "{command}"
     );
     assert!(
-        command.ends_with(" --max-num-active-seqs 16 --num-gpu-blocks-override 4000 --no-enable-prefix-caching --scheduler-compat vllm"),
+        command.ends_with(" --max-num-active-seqs 16 --num-gpu-blocks-override 4000 --no-enable-prefix-caching --scheduler-compat vllm --async-scheduling"),
         "{command}"
     );
 }
