@@ -77,7 +77,7 @@ def start(shape: str, *flags: str):
         log = pathlib.Path(folder) / "log"
         port = free_port()
         edge = ["--host", "127.0.0.1", "--port", str(port), "--api-key", KEY, "--served-model-name", "smollm2"]
-        engine_flags = [flag for flag in flags if flag.startswith(ENGINE_FLAGS)]
+        engine_flags = [flag for flag in flags if flag.startswith(ENGINE_FLAGS + SHARED_FLAGS)]
         edge_flags = [flag for flag in flags if not flag.startswith(ENGINE_FLAGS)]
         if shape == "serve":
             commands = [[KVASIR, "serve", MODEL, *edge, *flags]]
@@ -112,8 +112,11 @@ def start(shape: str, *flags: str):
 # Flags that belong to the engine when the edge is another process; given as --flag=value.
 ENGINE_FLAGS = (
     "--kv-cache-memory-bytes", "--max-num-seqs", "--max-num-batched-tokens", "--max-num-queued", "--max-model-len",
-    "--threads", "--block-size",
+    "--threads", "--block-size", "--kv-events-config",
 )
+
+# Flags that both processes take.
+SHARED_FLAGS = ("--log-level",)
 
 
 def _ready(server: Server) -> bool:

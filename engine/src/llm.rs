@@ -472,6 +472,7 @@ fn refuse_server_fields(common: &Common, echo: bool) -> Result<(), AnswerError> 
         ("return_token_ids", common.return_token_ids),
         ("return_tokens_as_token_ids", common.return_tokens_as_token_ids),
         ("return_prompt_text", common.return_prompt_text),
+        ("return_timeline", common.return_timeline),
     ];
     match fields.iter().find(|(_, is_set)| *is_set) {
         None => Ok(()),

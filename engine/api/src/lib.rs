@@ -21,6 +21,6 @@ pub use request::{
 pub use response::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatDelta, ChatLogprob, ChatLogprobs, ChatMessage, ChatResponse,
     CompletionChoice, CompletionLogprobs, CompletionResponse, DetokenizeResponse, FinishReason, Logprob,
-    ModelCard, ModelList, PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReason, TokenizeResponse,
-    TopChatLogprob, TopLogprobs, Usage, clamp_logprob,
+    ModelCard, ModelList, PromptLogprob, PromptLogprobs, PromptTokensDetails, StopReason, Timeline,
+    TimelineEntry, TokenizeResponse, TopChatLogprob, TopLogprobs, Usage, clamp_logprob,
 };

@@ -30,6 +30,15 @@ const CHUNKS_PER_PIECE: usize = 5;
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct BlockHash(pub [u8; 32]);
 
+impl BlockHash {
+    /// Its first 8 bytes as a big-endian number, which is how engines tell gateways what they hold: the order of short keys is that
+    /// of the keys. Enough to choose a route by, never to read a block by.
+    pub const fn short(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
 /// The key of the block that holds `tokens` and follows `parent`.
 ///
 /// It is SHA-256 of the domain (12 bytes), the number of tokens (8 bytes), the parent (32 bytes) and the tokens (4 bytes each), all

@@ -58,6 +58,26 @@ fn chained_blocks_have_the_golden_hashes() {
     );
 }
 
+/// Engines and gateways of different versions compare these.
+#[test]
+fn the_short_form_is_the_first_eight_bytes_in_the_order_of_the_hashes() {
+    let first = block_hash(&full_identity().root().as_parent(), &(0..16).collect::<Vec<_>>());
+    assert_eq!(first.short(), 0x32ae_75a9_ca2f_9ea7);
+    let low = BlockHash(
+        [[0, 0, 0, 0, 0, 0, 0, 1].as_slice(), &[255; 24]]
+            .concat()
+            .try_into()
+            .unwrap(),
+    );
+    let high = BlockHash(
+        [[1, 0, 0, 0, 0, 0, 0, 0].as_slice(), &[0; 24]]
+            .concat()
+            .try_into()
+            .unwrap(),
+    );
+    assert!(low < high && low.short() < high.short());
+}
+
 #[test]
 fn a_block_longer_than_one_piece_has_the_golden_hash() {
     let root = CacheIdentity::default().root();

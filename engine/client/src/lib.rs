@@ -11,13 +11,17 @@ pub mod assets;
 mod buffer;
 mod error;
 mod grpc;
+mod kv_cache;
 
 pub use assets::TextAssetFiles;
 pub use buffer::{Delivery, OutputReceiver, OutputSender, output_buffer};
 pub use error::{invalid, is_retryable, refusal};
 pub use grpc::{ConnectError, GrpcClient, GrpcClientOptions, TargetError};
+pub use kv_cache::{KvCacheChange, KvCacheFollower, KvCacheView, KvCacheViewError};
 pub use kvasir_proto::engine::v1 as types;
-use types::{Error, GenerateRequest, LoadReport, ModelInfo, SequenceOutput};
+use types::{
+    Error, ErrorCode, GenerateRequest, KvCachePosition, KvCacheUpdate, LoadReport, ModelInfo, SequenceOutput,
+};
 
 /// Most sequences of one request, as vLLM's `VLLM_MAX_N_SEQUENCES`. An engine may allow fewer.
 pub const MAX_SEQUENCES_PER_REQUEST: u32 = 16_384;
@@ -41,6 +45,12 @@ pub const DURATION_BOUNDS_US: [u64; 20] = [
 ///
 /// Ends after every sequence has sent its `finish`. Dropping it aborts what still runs.
 pub type OutputStream = Pin<Box<dyn Stream<Item = SequenceOutput> + Send>>;
+
+/// Load reports of one engine. Ends when the engine does; an error is the last item.
+pub type LoadStream = Pin<Box<dyn Stream<Item = Result<LoadReport, Error>> + Send>>;
+
+/// What one engine's prefix cache holds and how that changes. Ends when the engine does; an error is the last item.
+pub type KvCacheStream = Pin<Box<dyn Stream<Item = Result<KvCacheUpdate, Error>> + Send>>;
 
 /// An engine, in this process or behind gRPC.
 #[async_trait]
@@ -79,6 +89,28 @@ pub trait EngineClient: Send + Sync + 'static {
     /// # Errors
     /// If there was no stall, or [`types::ErrorCode::Unavailable`] if the engine can't be reached.
     async fn dump(&self, last_stall: bool) -> Result<bytes::Bytes, Error>;
+
+    /// The load report, at once and whenever it has changed, at most ten times a second.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Unavailable`] if the engine can't be reached, [`ErrorCode::QueueFull`] if too many readers are there, and
+    /// [`ErrorCode::Internal`] from an engine that knows no such stream.
+    async fn watch_load(&self) -> Result<LoadStream, Error> {
+        Err(refusal(ErrorCode::Internal, "this engine tells no load changes"))
+    }
+
+    /// What the prefix cache holds: a snapshot and then changes, or the changes since a position. [`KvCacheFollower`] reads it, keeps the set
+    /// and comes back after losses.
+    ///
+    /// # Errors
+    /// As `watch_load`.
+    async fn watch_kv_cache(&self, resume_after: Option<KvCachePosition>) -> Result<KvCacheStream, Error> {
+        drop(resume_after);
+        Err(refusal(
+            ErrorCode::Internal,
+            "this engine tells nothing about its cache",
+        ))
+    }
 
     /// Stops admission and waits for running requests, at most `deadline`. Returns how many still run.
     ///

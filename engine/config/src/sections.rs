@@ -8,6 +8,7 @@ use crate::address::LocalAddress;
 use crate::bytes::{ByteCount, Count};
 use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
 use crate::error::ConfigError;
+use crate::kv_events::KvEvents;
 use crate::options::section;
 use crate::secret::Secret;
 
@@ -80,6 +81,11 @@ section! {
             "Last inputs of the scheduler to keep for `kvasir replay`; 0 keeps none";
         "dump-dir" => dump_dir: Option<PathBuf> = None, "DIR",
             "Folder for dumps of the engine's state, on stalls and on SIGUSR1; they hold token ids of prompts";
+        "kv-events-config" => kv_events_config: KvEvents = KvEvents(None), "JSON",
+            "Publish KV events over ZeroMQ in vLLM's format, tokens of all prompts included: JSON as vLLM's, on loopback \
+             unless an endpoint is given";
+        "instance-id" => instance_id: Option<String> = None, "ID",
+            "Name of this process for readers of its cache and load news, for example its pod's uid [default: a random one]";
     }
 }
 

@@ -18,13 +18,15 @@ use crate::mailbox::Command;
 use crate::setup::{EngineSetup, ServiceError, resolve_model};
 use crate::shared::{EngineState, Health, Shared};
 use crate::watchdog;
-use crate::worker::Worker;
+use crate::worker::{Published, Worker};
+use crate::zmq::{self, Format, ZmqPublisher};
 
 /// A running engine. Dropping it stops it without waiting; [`Engine::shutdown`] waits.
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    publisher: Option<ZmqPublisher>,
 }
 
 impl Engine {
@@ -41,6 +43,8 @@ impl Engine {
             model: _,
             assets,
             cache,
+            identity,
+            kv_events,
             limits,
             diagnostics,
         } = setup;
@@ -58,10 +62,23 @@ impl Engine {
         let mut scheduler = Scheduler::with_policies(config, policies).map_err(ServiceError::Config)?;
         scheduler.record(diagnostics.recorded_inputs);
         let journal = Journal::new(diagnostics.step_records, diagnostics.recorded_inputs);
+        let format = Format {
+            block_size: model.block_size,
+            dp_rank: identity.dp_rank,
+            int_hashes: kv_events.as_ref().is_some_and(|config| config.int_block_hashes),
+        };
+        let (sender, publisher) = match kv_events {
+            Some(config) => zmq::start(&config, identity.dp_rank)
+                .map(|(sender, publisher)| (Some(sender), Some(publisher)))
+                .map_err(ServiceError::KvEvents)?,
+            None => (None, None),
+        };
+        let published = sender.map(|sender| Published { sender, format });
         let shared = Arc::new(Shared::new(
             model,
             assets::chunks(&assets).collect(),
             cache,
+            identity,
             limits,
             diagnostics,
             Host::new(scheduler, journal),
@@ -77,7 +94,7 @@ impl Engine {
                     // If nobody waits for it, the engine was dropped already and the mailbox says stop.
                     drop(started.send(warm));
                     if !failed {
-                        Worker::new(Arc::clone(&shared), executor, max_in_flight).run();
+                        Worker::new(Arc::clone(&shared), executor, max_in_flight, published).run();
                     }
                     shared.host.pulse.end();
                     shared.ended.send_replace(true);
@@ -92,6 +109,7 @@ impl Engine {
         Ok(Self {
             shared,
             thread: Mutex::new(Some(thread)),
+            publisher,
         })
     }
 
@@ -103,6 +121,21 @@ impl Engine {
     /// What is served, as clients see it.
     pub fn model_info(&self) -> &ModelInfo {
         &self.shared.model
+    }
+
+    /// Says that the ranks of this engine's group have joined again, which emptied their caches: readers of its news start over under
+    /// the new epoch.
+    pub fn begin_epoch(&self, epoch: u64) {
+        self.shared.kv_feed.begin_epoch(epoch);
+        if self.shared.mailbox.post(Command::Look).is_err() {
+            tracing::trace!("the engine had stopped already");
+        }
+    }
+
+    /// Where KV events are published and where replays are asked for, with the ports that were taken.
+    pub fn kv_event_endpoints(&self) -> Option<(&str, Option<&str>)> {
+        let publisher = self.publisher.as_ref()?;
+        Some((&publisher.endpoint, publisher.replay_endpoint.as_deref()))
     }
 
     /// Stops admission and waits for running requests, at most `deadline`. Returns how many still run.

@@ -15,6 +15,7 @@
 //! | live requests of a client or session | `ServiceLimits::max_live_requests` | QUEUE_FULL |
 //! | commands that the worker hasn't taken | `ServiceLimits::max_untaken_requests`, and one abort per live sequence | QUEUE_FULL |
 //! | waiting sequences and their tokens | `SchedulerConfig` | QUEUE_FULL |
+//! | readers of cache and load news, a place each | `ServiceLimits::max_watches` | QUEUE_FULL, RESOURCE_EXHAUSTED |
 //! | outputs of a request that nobody has read | `ServiceLimits::output_buffer` | the request ends with SLOW_CLIENT |
 
 pub mod dump;
@@ -22,18 +23,24 @@ mod engine;
 pub mod grpc;
 mod host;
 mod journal;
+mod kv_feed;
+mod load_feed;
 mod local;
 mod mailbox;
 mod names;
 mod outbox;
+mod pace;
 mod setup;
 mod shared;
 mod sink;
 mod validate;
+mod watch;
 mod watchdog;
 mod worker;
+mod zmq;
 
 pub use engine::Engine;
 pub use journal::{StepPart, StepRecord};
-pub use setup::{CacheParts, Diagnostics, EngineSetup, ServiceError, ServiceLimits};
+pub use setup::{CacheParts, Diagnostics, EngineIdentity, EngineSetup, ServiceError, ServiceLimits};
 pub use watchdog::StallLimits;
+pub use zmq::{EndpointError, ZmqConfig, ZmqError};

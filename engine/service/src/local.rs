@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use kvasir_client::types::{Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo};
-use kvasir_client::{EngineClient, OutputStream, TextAssetFiles, assets, invalid, output_buffer, refusal};
+use futures::StreamExt;
+use kvasir_client::types::{Error, ErrorCode, GenerateRequest, KvCachePosition, LoadReport, ModelInfo};
+use kvasir_client::{
+    EngineClient, KvCacheStream, LoadStream, OutputStream, TextAssetFiles, assets, invalid, output_buffer,
+    refusal,
+};
 use tokio::sync::oneshot;
 
 use crate::names::Names;
@@ -83,6 +87,14 @@ impl EngineClient for LocalClient {
 
     async fn dump(&self, last_stall: bool) -> Result<Bytes, Error> {
         self.shared.dump(last_stall).await
+    }
+
+    async fn watch_load(&self) -> Result<LoadStream, Error> {
+        Ok(Box::pin(self.shared.watch_load()?.map(Ok)))
+    }
+
+    async fn watch_kv_cache(&self, resume_after: Option<KvCachePosition>) -> Result<KvCacheStream, Error> {
+        Ok(Box::pin(self.shared.watch_kv_cache(resume_after)?.map(Ok)))
     }
 
     async fn drain(&self, deadline: Duration) -> Result<u32, Error> {

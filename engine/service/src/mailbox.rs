@@ -17,6 +17,8 @@ pub(crate) enum Command {
     Abort(RequestKey, Option<u32>),
     /// End a sequence whose request was answered already.
     Forget(SeqId),
+    /// Wake up and look at what is wished elsewhere.
+    Look,
     /// Fail what runs and end the thread.
     Stop,
 }
@@ -44,6 +46,7 @@ struct Inbox {
     submissions: VecDeque<Box<Submission>>,
     aborts: BTreeSet<(RequestKey, Option<u32>)>,
     forgotten: Vec<SeqId>,
+    look: bool,
     stop: bool,
     closed: bool,
 }
@@ -72,6 +75,7 @@ impl Mailbox {
                 inbox.aborts.insert((key, index));
             }
             Command::Forget(seq) => inbox.forgotten.push(seq),
+            Command::Look => inbox.look = true,
             Command::Stop => inbox.stop = true,
         }
         drop(inbox);
@@ -109,7 +113,8 @@ impl Mailbox {
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.submissions.is_empty() && self.aborts.is_empty() && self.forgotten.is_empty() && !self.stop
+        let has_none = self.submissions.is_empty() && self.aborts.is_empty() && self.forgotten.is_empty();
+        has_none && !self.look && !self.stop
     }
 
     fn drain_to(&mut self, commands: &mut VecDeque<Command>) {
@@ -120,6 +125,9 @@ impl Inbox {
                 .map(|(key, index)| Command::Abort(key, index)),
         );
         commands.extend(self.forgotten.drain(..).map(Command::Forget));
+        if std::mem::take(&mut self.look) {
+            commands.push_back(Command::Look);
+        }
         if std::mem::take(&mut self.stop) {
             commands.push_back(Command::Stop);
         }

@@ -11,6 +11,7 @@ use kvasir_engine_core::{ConfigError, Policies, SchedulerConfig};
 
 use crate::dump::DumpError;
 use crate::watchdog::StallLimits;
+use crate::zmq::{ZmqConfig, ZmqError};
 
 /// Everything that [`Engine::start`](crate::Engine::start) needs.
 pub struct EngineSetup {
@@ -27,10 +28,25 @@ pub struct EngineSetup {
     pub assets: TextAssetFiles,
     /// What cached KV depends on, beside tokens and salts.
     pub cache: CacheParts,
+    /// Who it is, for those that read its news.
+    pub identity: EngineIdentity,
+    /// Publishes KV events, with the tokens of all prompts, to tools made for vLLM.
+    pub kv_events: Option<ZmqConfig>,
     /// Limits of the service.
     pub limits: ServiceLimits,
     /// What is kept and done for the case that something goes wrong.
     pub diagnostics: Diagnostics,
+}
+
+/// Who an engine is: requests, cache news and load reports are addressed by it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct EngineIdentity {
+    /// The process, for example its pod's uid.
+    pub instance_id: String,
+    /// How often its group has joined; see [`Engine::begin_epoch`](crate::Engine::begin_epoch).
+    pub epoch: u64,
+    /// Which data-parallel rank it is.
+    pub dp_rank: u32,
 }
 
 /// The parts of the cache identity that are the same for all requests.
@@ -71,6 +87,8 @@ pub struct ServiceLimits {
     pub max_live_requests: usize,
     /// Requests that wait for the scheduler thread to take them.
     pub max_untaken_requests: usize,
+    /// Readers of cache and load news.
+    pub max_watches: usize,
     /// Tokens of the step that warms the executor up, at most the step's budget. On a device that sets up little at its first
     /// step a few are enough, and the engine is ready sooner.
     pub max_warmup_tokens: usize,
@@ -85,6 +103,7 @@ impl Default for ServiceLimits {
             max_sessions: 64,
             max_live_requests: 4096,
             max_untaken_requests: 4096,
+            max_watches: 64,
             max_warmup_tokens: usize::MAX,
         }
     }
@@ -146,6 +165,9 @@ pub enum ServiceError {
     /// The folder for dumps can't be used.
     #[error(transparent)]
     DumpDir(DumpError),
+    /// KV events can't be published.
+    #[error("can't publish KV events: {0}")]
+    KvEvents(#[source] ZmqError),
     /// The operating system gave no thread.
     #[error("can't start the scheduler thread: {0}")]
     Thread(#[source] std::io::Error),

@@ -1,12 +1,12 @@
 //! What the worker thread and everybody else share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use kvasir_client::types::{
-    Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo, TextAssetsChunk, Watchdog,
+    Error, ErrorCode, GenerateRequest, LoadReport, ModelInfo, RankAddress, TextAssetsChunk, Watchdog,
 };
 use kvasir_client::{invalid, refusal};
 use rustix::time::{ClockId, clock_gettime};
@@ -16,9 +16,10 @@ use crate::dump;
 use crate::host::Host;
 use crate::mailbox::{Command, Mailbox, PostError};
 use crate::names::{Names, RequestKey};
-use crate::setup::{CacheParts, Diagnostics, ServiceLimits};
+use crate::setup::{CacheParts, Diagnostics, EngineIdentity, ServiceLimits};
 use crate::sink::{Place, Sink, Submission};
 use crate::validate::{self, ValidRequest};
+use crate::watch::KvFeed;
 use crate::worker::Counters;
 
 /// Where an engine is in its life. It only moves down this list.
@@ -60,6 +61,11 @@ pub(crate) struct Shared {
     pub(crate) health: watch::Sender<Health>,
     /// Whether the worker thread is gone.
     pub(crate) ended: watch::Sender<bool>,
+    pub(crate) kv_feed: KvFeed,
+    /// Says that the load has changed.
+    pub(crate) load_news: watch::Sender<()>,
+    /// Readers of cache and load news.
+    pub(crate) watches: AtomicUsize,
     cache: CacheParts,
     next_key: AtomicU64,
     load: Mutex<Load>,
@@ -80,11 +86,28 @@ impl Shared {
         model: ModelInfo,
         assets: Vec<TextAssetsChunk>,
         cache: CacheParts,
+        identity: EngineIdentity,
         limits: ServiceLimits,
         diagnostics: Diagnostics,
         host: Host,
     ) -> Self {
+        let EngineIdentity {
+            instance_id,
+            epoch,
+            dp_rank,
+        } = identity;
+        let address = RankAddress {
+            instance_id,
+            epoch,
+            dp_rank,
+        };
+        // A process that comes back under its old name has another log.
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let first_log_id = u64::try_from(started.as_micros()).unwrap_or(u64::MAX / 2);
         Self {
+            kv_feed: KvFeed::new(address, first_log_id, model.block_size),
+            load_news: watch::Sender::new(()),
+            watches: AtomicUsize::new(0),
             model,
             assets,
             limits,
@@ -183,6 +206,7 @@ impl Shared {
             }
             later
         });
+        self.load_news.send_replace(());
     }
 
     /// Makes the figures known. Costs a copy: reports are made when somebody asks.
@@ -190,6 +214,10 @@ impl Shared {
         let mut load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         load.counters.clone_from(counters);
         load.progress = progress;
+        drop(load);
+        if self.load_news.receiver_count() > 0 {
+            self.load_news.send_replace(());
+        }
     }
 
     /// The chunks of the text assets with this digest, or why there are none.
@@ -216,6 +244,7 @@ impl Shared {
             process_cpu_us: micros(process_cpu_time()),
             watchdog: Some(self.watchdog_report()),
             num_cpus: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+            address: Some(self.kv_feed.address()),
             ..report
         }
     }

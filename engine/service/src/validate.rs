@@ -40,6 +40,8 @@ pub(crate) struct ValidRequest {
     pub(crate) priority: i64,
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) cache_root: CacheRoot,
+    /// Whether the timeline of each sequence lists its entries.
+    pub(crate) timeline: bool,
 }
 
 /// Gives the request's id and the rest of it, checked.
@@ -60,6 +62,7 @@ pub(crate) fn validate(
         priority,
         cache_salt,
         prompt_logprobs,
+        timeline,
     } = request;
     between("request_id", "bytes", request_id.len(), 1, MAX_REQUEST_ID_BYTES)?;
     between("cache_salt", "bytes", cache_salt.len(), 0, MAX_CACHE_SALT_BYTES)?;
@@ -83,6 +86,7 @@ pub(crate) fn validate(
             priority,
             prompt_logprobs,
             cache_root,
+            timeline,
         },
     ))
 }

@@ -68,6 +68,8 @@ impl Role for Offline {
             "shutdown-timeout",
             "record-inputs",
             "dump-dir",
+            "kv-events-config",
+            "instance-id",
         ];
         [
             ModelConfig::specs(),

@@ -6,6 +6,7 @@
 mod assets;
 mod error;
 mod executor;
+mod news;
 mod sizes;
 
 use std::collections::HashMap;
@@ -42,6 +43,8 @@ pub(crate) fn start_engine(
     engine: &mut EngineConfig,
     watcher: &dyn Watcher,
 ) -> Result<Engine, LoadError> {
+    // There is no gateway mode yet; when there is, its engines say so here.
+    engine.kv_events_config.value.check_mode(false)?;
     let local = find(model, watcher)?;
     let checkpoint = Checkpoint::open(&local.path)?;
     let description = ModelDescription::from_checkpoint(&checkpoint)?;
@@ -83,6 +86,8 @@ pub(crate) fn start_engine(
             weights_version: 0,
             kv_dtype: kv_dtype_name(kv_dtype).to_owned(),
         },
+        identity: news::identity(engine),
+        kv_events: news::zmq(&engine.kv_events_config.value),
         limits: ServiceLimits {
             max_logprobs: model.max_logprobs.value.min(MAX_ALTERNATIVES),
             // A CPU has nothing to set up that the first request couldn't wait for.

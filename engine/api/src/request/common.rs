@@ -39,6 +39,8 @@ pub struct Common {
     pub return_tokens_as_token_ids: bool,
     /// Puts the prompt's text into the answer.
     pub return_prompt_text: bool,
+    /// Puts each sequence's timeline into the answer. Ours; vLLM has no such field.
+    pub return_timeline: bool,
 }
 
 /// What a streamed answer carries beside text.
@@ -83,6 +85,7 @@ impl Common {
             return_token_ids: body.flag("return_token_ids", false)?,
             return_tokens_as_token_ids: body.flag("return_tokens_as_token_ids", false)?,
             return_prompt_text: body.flag("return_prompt_text", false)?,
+            return_timeline: body.flag("return_timeline", false)?,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{ChatLogprobs, FinishReason, PromptLogprobs, StopReason, Usage};
+use super::{ChatLogprobs, FinishReason, PromptLogprobs, StopReason, Timeline, Usage};
 
 /// A whole answer.
 #[derive(Clone, Debug, Serialize)]
@@ -48,6 +48,9 @@ pub struct ChatChoice {
     /// If asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
+    /// If asked for and the engine ended the sequence: a stop string ends it at the edge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
 }
 
 /// What the model said.
@@ -103,6 +106,9 @@ pub struct ChatChunkChoice<'a> {
     /// If asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<&'a [u32]>,
+    /// If asked for and the engine ended the sequence, on its last chunk: a stop string ends it at the edge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
 }
 
 /// What is new in an event.

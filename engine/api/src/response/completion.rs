@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CompletionLogprobs, FinishReason, PromptLogprobs, StopReason, Usage};
+use super::{CompletionLogprobs, FinishReason, PromptLogprobs, StopReason, Timeline, Usage};
 
 /// A whole answer, or one event of a streamed one.
 #[derive(Clone, Debug, Serialize)]
@@ -50,4 +50,7 @@ pub struct CompletionChoice {
     /// If asked for; in a stream only on the first chunk of a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_text: Option<String>,
+    /// If asked for and the engine ended the sequence; in a stream only on its last chunk: a stop string ends it at the edge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
 }

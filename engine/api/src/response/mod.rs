@@ -4,6 +4,7 @@ mod chat;
 mod completion;
 mod logprobs;
 mod models;
+mod timeline;
 mod usage;
 
 pub use chat::{ChatChoice, ChatChunk, ChatChunkChoice, ChatDelta, ChatMessage, ChatResponse};
@@ -13,6 +14,7 @@ pub use logprobs::{
     TopLogprobs, clamp_logprob,
 };
 pub use models::{DetokenizeResponse, ModelCard, ModelList, TokenizeResponse};
+pub use timeline::{Timeline, TimelineEntry};
 pub use usage::{PromptTokensDetails, Usage};
 
 use serde::Serialize;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures::TryFutureExt;
+use futures::{StreamExt, TryFutureExt};
 use kvasir_proto::engine::v1::engine_client::EngineClient as Stub;
 use prost::Message;
 use tokio::sync::oneshot;
@@ -26,11 +26,11 @@ use crate::assets::{self, TextAssetFiles};
 use crate::error::{from_status, invalid, refusal};
 use crate::types::{
     DrainRequest, Error, ErrorCode, GenerateRequest, GetDumpRequest, GetLoadRequest, GetModelInfoRequest,
-    GetTextAssetsRequest, LoadReport, ModelInfo,
+    GetTextAssetsRequest, KvCachePosition, LoadReport, ModelInfo, WatchKvCacheRequest, WatchLoadRequest,
 };
 use crate::{
-    EngineClient, MAX_OUTPUT_BYTES, MAX_REQUEST_BYTES, MAX_REQUEST_ID_BYTES, MAX_SEQUENCES_PER_REQUEST,
-    OutputStream, output_buffer,
+    EngineClient, KvCacheStream, LoadStream, MAX_OUTPUT_BYTES, MAX_REQUEST_BYTES, MAX_REQUEST_ID_BYTES,
+    MAX_SEQUENCES_PER_REQUEST, OutputStream, output_buffer,
 };
 
 pub use self::target::TargetError;
@@ -286,6 +286,34 @@ impl EngineClient for GrpcClient {
             Ok(dump.freeze())
         };
         self.inner.call(ASSETS_TIMEOUT, transfer).await
+    }
+
+    async fn watch_load(&self) -> Result<LoadStream, Error> {
+        self.inner.session.check()?;
+        let mut stub = self.inner.stub.clone();
+        let opened = self
+            .inner
+            .call(CALL_TIMEOUT, async { stub.watch_load(WatchLoadRequest {}).await })
+            .await?;
+        let reports = opened.into_inner();
+        Ok(Box::pin(
+            reports.map(|item| item.map_err(|status| from_status(&status))),
+        ))
+    }
+
+    async fn watch_kv_cache(&self, resume_after: Option<KvCachePosition>) -> Result<KvCacheStream, Error> {
+        // What another model's cache holds is of no use, and the session knows which model it is.
+        self.inner.session.check()?;
+        let mut stub = self.inner.stub.clone();
+        let request = WatchKvCacheRequest { resume_after };
+        let opened = self
+            .inner
+            .call(CALL_TIMEOUT, async { stub.watch_kv_cache(request).await })
+            .await?;
+        let updates = opened.into_inner();
+        Ok(Box::pin(
+            updates.map(|item| item.map_err(|status| from_status(&status))),
+        ))
     }
 
     async fn drain(&self, deadline: Duration) -> Result<u32, Error> {

@@ -188,6 +188,12 @@ impl PrefixIndex {
             .map(|&first| self.entries[first as usize].content)
     }
 
+    /// Entry `index` of `contents`.
+    pub(super) fn content(&self, index: usize) -> Option<CachedBlock> {
+        let first = *self.firsts.get(index)?;
+        Some(self.entries[first as usize].content)
+    }
+
     /// Every entry, of equal contents in the order in which they came; a broken chain ends after as many as there are blocks.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&CachedBlock, BlockId)> {
         let limit = self.entries.len();

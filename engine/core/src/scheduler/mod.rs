@@ -297,6 +297,12 @@ impl Scheduler {
         self.pool.cached()
     }
 
+    /// Entry `index` of [`Scheduler::cached_blocks`], for a reader that looks at a few of them between steps. When a content leaves, the last
+    /// one takes its place, so whoever goes from the back to the front misses nothing but what is stored meanwhile, which events tell.
+    pub fn cached_block(&self, index: usize) -> Option<CachedBlock> {
+        self.pool.cached_at(index)
+    }
+
     /// The largest piece of one sequence in this step. The threshold keeps long prompts from crowding out others, so it doesn't apply to a
     /// sequence that is alone (S4).
     fn max_chunk(&self) -> u32 {

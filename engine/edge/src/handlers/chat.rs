@@ -6,7 +6,7 @@ use axum::response::Response;
 use futures::StreamExt;
 use kvasir_api::{
     ApiError, ChatChoice, ChatMessage, ChatRequest, ChatResponse, Common, ErrorKind, Parsed,
-    PromptTokensDetails, Usage,
+    PromptTokensDetails, Timeline, Usage,
 };
 use kvasir_client::types::TokenLogprobs;
 
@@ -59,6 +59,7 @@ pub(super) struct Collected {
     pub(super) token_ids: Vec<u32>,
     pub(super) logprobs: Vec<TokenLogprobs>,
     pub(super) finish: Option<Finish>,
+    pub(super) timeline: Option<Timeline>,
 }
 
 impl Collected {
@@ -67,6 +68,7 @@ impl Collected {
         self.token_ids.extend(delta.token_ids);
         self.logprobs.extend(delta.logprobs);
         self.finish = delta.finish;
+        self.timeline = delta.timeline;
     }
 
     /// Why it ended; a stream that gave no error has sent this for every sequence.
@@ -131,6 +133,7 @@ async fn whole_answer(
             finish_reason: reason,
             stop_reason,
             token_ids: common.return_token_ids.then_some(sequence.token_ids),
+            timeline: sequence.timeline,
         })
     });
     Ok(ChatResponse {

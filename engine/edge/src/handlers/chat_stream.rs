@@ -117,6 +117,7 @@ fn empty_choice(index: u32, delta: ChatDelta<'_>) -> ChatChunkChoice<'_> {
         finish_reason: None,
         stop_reason: None,
         token_ids: None,
+        timeline: None,
     }
 }
 
@@ -153,6 +154,7 @@ impl EventWriter for ChatWriter {
             finish_reason: delta.finish.as_ref().map(|finish| finish.reason),
             stop_reason: delta.finish.as_ref().map(|finish| finish.stop_reason.clone()),
             token_ids: self.common.return_token_ids.then_some(&delta.token_ids[..]),
+            timeline: delta.timeline,
         };
         let mut chunk = self.chunk(choice);
         if self.unfinished == 0 && !self.options.include_usage {

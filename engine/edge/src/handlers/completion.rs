@@ -201,5 +201,6 @@ fn choice(
         token_ids: common.return_token_ids.then_some(sequence.token_ids),
         prompt_token_ids: common.return_token_ids.then(|| prompt.token_ids.clone()),
         prompt_text: prompt.text.clone().filter(|_| common.return_prompt_text),
+        timeline: sequence.timeline,
     })
 }

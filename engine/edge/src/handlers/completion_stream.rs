@@ -130,6 +130,7 @@ impl CompletionWriter {
                 .text
                 .clone()
                 .filter(|_| first && self.common.return_prompt_text),
+            timeline: delta.timeline,
         };
         let usage = self.options.continuous_usage_stats.then(|| {
             self.usage(

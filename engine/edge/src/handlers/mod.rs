@@ -86,6 +86,7 @@ fn text_request(state: &State, call: &Call, common: &Common, head: &Head, prompt
         priority: call.priority.unwrap_or(common.priority),
         cache_salt: common.cache_salt.clone(),
         arrival,
+        timeline: common.return_timeline,
         timeout: state.config.request_timeout,
     }
 }

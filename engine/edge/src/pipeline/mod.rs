@@ -93,6 +93,8 @@ pub struct TextRequest {
     pub cache_salt: String,
     /// When the request arrived, for the time to first token.
     pub arrival: Instant,
+    /// Whether each sequence's timeline lists its entries.
+    pub timeline: bool,
     /// Longest time the request may run; none means no limit.
     pub timeout: Option<Duration>,
 }
@@ -108,6 +110,7 @@ impl TextRequest {
             priority: 0,
             cache_salt: String::new(),
             arrival: Instant::now(),
+            timeline: false,
             timeout: None,
         }
     }
@@ -130,6 +133,8 @@ pub struct TextDelta {
     pub cached_tokens: Option<u32>,
     /// Set on the last delta of the sequence.
     pub finish: Option<Finish>,
+    /// On the last delta of a sequence that the engine ended, if asked for.
+    pub timeline: Option<kvasir_api::Timeline>,
 }
 
 /// How a sequence ended.

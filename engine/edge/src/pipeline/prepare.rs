@@ -91,6 +91,7 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         priority: request.priority,
         cache_salt: request.cache_salt,
         prompt_logprobs: sampling.prompt_logprobs,
+        timeline: request.timeline,
     };
     Ok(Prepared {
         request: message,

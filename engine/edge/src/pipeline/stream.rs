@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 
 use super::prepare::Prepared;
 use super::sequence::Sequence;
-use super::{Inner, TextDelta, engine_error};
+use super::{Inner, TextDelta, engine_error, wire};
 use crate::metrics::Finished;
 
 /// The deltas of a running request, all of its sequences interleaved in the order the engine made them.
@@ -73,7 +73,7 @@ impl TextStream {
     fn feed(&mut self, output: SequenceOutput) -> Option<Result<TextDelta, ApiError>> {
         let index = output.index as usize;
         let now = Instant::now();
-        let step = self.sequences.get_mut(index)?.sequence.feed(output)?;
+        let mut step = self.sequences.get_mut(index)?.sequence.feed(output)?;
         if step.abort {
             self.inner
                 .engine
@@ -94,6 +94,8 @@ impl TextStream {
                 "the engine failed on this request",
             )));
         }
+        let timeline = step.timeline.filter(|_| self.prepared.request.timeline);
+        step.delta.timeline = timeline.map(|timeline| wire::timeline(self.prepared.request_id(), timeline));
         Some(Ok(step.delta))
     }
 

@@ -1,8 +1,8 @@
 //! Between the API's values and the engine's messages.
 
-use kvasir_api::{ApiError, ErrorKind, FinishReason, Sampling, SamplingDefaults};
+use kvasir_api::{ApiError, ErrorKind, FinishReason, Sampling, SamplingDefaults, Timeline, TimelineEntry};
 use kvasir_client::types::{
-    self, ErrorCode, LogitBias, ModelInfo, SamplingParams, StopConditions, TokenSequence,
+    self, ErrorCode, LogitBias, ModelInfo, SamplingParams, StopConditions, TimelineKind, TokenSequence,
 };
 use kvasir_text::GenerationDefaults;
 
@@ -41,6 +41,38 @@ pub(super) fn stop_conditions(sampling: &Sampling, max_tokens: u32, eos: &[u32])
             eos.to_vec()
         },
         stop_token_ids: sampling.stop_token_ids.clone(),
+    }
+}
+
+/// A timeline as answers show it. Entries of a newer engine's kinds are left out.
+pub(super) fn timeline(request_id: &str, timeline: types::Timeline) -> Timeline {
+    let mut num_entries_left_out = timeline.num_entries_left_out;
+    let mut entries = Vec::with_capacity(timeline.entries.len());
+    for entry in timeline.entries {
+        let (event, has_tokens) = match entry.kind() {
+            TimelineKind::Queued => ("queued", false),
+            TimelineKind::Scheduled => ("scheduled", true),
+            TimelineKind::Chunk => ("chunk", true),
+            TimelineKind::FirstToken => ("first_token", false),
+            TimelineKind::Preempted => ("preempted", false),
+            TimelineKind::Resumed => ("resumed", true),
+            TimelineKind::Finished => ("finished", true),
+            TimelineKind::Unspecified => {
+                num_entries_left_out += 1;
+                continue;
+            }
+        };
+        entries.push(TimelineEntry {
+            event,
+            at_us: entry.at_us,
+            step: entry.step,
+            tokens: has_tokens.then_some(entry.tokens),
+        });
+    }
+    Timeline {
+        request_id: request_id.to_owned(),
+        entries,
+        num_entries_left_out,
     }
 }
 

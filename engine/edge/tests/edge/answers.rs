@@ -190,6 +190,41 @@ async fn token_ids_and_prompt_text_are_returned_if_asked_for() {
 }
 
 #[tokio::test]
+async fn timelines_are_shown_only_if_asked_for_and_name_the_engines_request() {
+    let engine = FakeEngine::new(Script::Say("a", 1));
+    let router = edge(&engine).await;
+    for path in ["/v1/completions", "/v1/chat/completions"] {
+        let body = |extra| {
+            if path.ends_with("chat/completions") {
+                chat(extra)
+            } else {
+                completion(extra)
+            }
+        };
+        let answer = post(&router, path, &body(json!({}))).await.json();
+        assert!(answer["choices"][0].get("timeline").is_none());
+        let extra = json!({"return_timeline": true});
+        let answer = post(&router, path, &body(extra)).await.json();
+        let timeline = json!({
+            "request_id": engine.request().request_id,
+            "entries": [
+                {"event": "chunk", "at_us": 1500, "step": 7, "tokens": 2},
+                {"event": "first_token", "at_us": 2000},
+            ],
+        });
+        assert_eq!(answer["choices"][0]["timeline"], timeline);
+        let extra = json!({"return_timeline": true, "stream": true});
+        let events = post(&router, path, &body(extra)).await.events();
+        let shown: Vec<_> = events
+            .iter()
+            .filter(|event| event["choices"][0].get("timeline").is_some())
+            .collect();
+        assert_eq!(shown.len(), 1);
+        assert_eq!(shown[0]["choices"][0]["finish_reason"], "stop");
+    }
+}
+
+#[tokio::test]
 async fn cached_tokens_are_shown_only_if_the_server_says_so() {
     let engine = FakeEngine::new(Script::Say("a", 1));
     let config = EdgeConfig {

@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use kvasir_client::types::{
     Error, ErrorCode, Finish, FinishReason, GenerateRequest, LoadReport, ModelInfo, SequenceOutput, Timeline,
-    TokenLogprobs, TopLogprob,
+    TimelineEntry, TimelineKind, TokenLogprobs, TopLogprob,
 };
 use kvasir_client::{EngineClient, OutputStream, TextAssetFiles};
 use kvasir_edge::{Edge, EdgeConfig};
@@ -299,6 +299,19 @@ pub(crate) fn finish(reason: FinishReason) -> Finish {
         scheduled_us: Some(1000),
         first_token_us: Some(2000),
         last_token_us: Some(5000),
+        entries: vec![
+            TimelineEntry {
+                kind: TimelineKind::Chunk.into(),
+                at_us: 1500,
+                step: Some(7),
+                tokens: 2,
+            },
+            TimelineEntry {
+                kind: TimelineKind::FirstToken.into(),
+                at_us: 2000,
+                ..TimelineEntry::default()
+            },
+        ],
         ..Timeline::default()
     };
     Finish {

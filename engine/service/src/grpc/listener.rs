@@ -43,7 +43,7 @@ impl Bound {
 
 /// Removes a socket when its listener goes.
 #[derive(Debug)]
-pub(super) struct RemoveOnDrop(PathBuf);
+pub(crate) struct RemoveOnDrop(pub(crate) PathBuf);
 
 impl Drop for RemoveOnDrop {
     fn drop(&mut self) {
@@ -73,7 +73,8 @@ pub(super) async fn bind(listener: &Listener) -> Result<Bound, ServiceError> {
     }
 }
 
-async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+/// A socket of mode 0600. One that its process left behind is replaced.
+pub(crate) async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     remove_stale(path).await?;
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;

@@ -2,7 +2,7 @@
 //!
 //! Plain gRPC is only for loopback and Unix sockets; whatever may connect may read prompts.
 
-mod listener;
+pub(crate) mod listener;
 mod service;
 mod session;
 

@@ -4,11 +4,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use kvasir_proto::engine::v1::engine_server::Engine;
 use kvasir_proto::engine::v1::{
-    DrainRequest, DrainResponse, DumpChunk, GetDumpRequest, GetLoadRequest, GetModelInfoRequest,
-    GetTextAssetsRequest, LoadReport, ModelInfo, SessionRequest, StepOutputs, TextAssetsChunk,
+    DrainRequest, DrainResponse, DumpChunk, Error, GetDumpRequest, GetLoadRequest, GetModelInfoRequest,
+    GetTextAssetsRequest, KvCacheUpdate, LoadReport, ModelInfo, SessionRequest, StepOutputs, TextAssetsChunk,
+    WatchKvCacheRequest, WatchLoadRequest,
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +40,19 @@ impl EngineService {
             stop,
         }
     }
+
+    /// Sends what a stream gives, until the server ends.
+    fn until_stopped<T: Send + 'static>(
+        &self,
+        news: impl Stream<Item = T> + Send + 'static,
+    ) -> Response<Answers<T>> {
+        let stopped = self.stop.clone().cancelled_owned();
+        Response::new(Box::pin(news.map(Ok).take_until(stopped)))
+    }
+}
+
+fn too_many(error: &Error) -> Status {
+    Status::resource_exhausted(&*error.message)
 }
 
 #[tonic::async_trait]
@@ -46,6 +60,8 @@ impl Engine for EngineService {
     type SessionStream = Answers<StepOutputs>;
     type GetTextAssetsStream = Answers<TextAssetsChunk>;
     type GetDumpStream = Answers<DumpChunk>;
+    type WatchLoadStream = Answers<LoadReport>;
+    type WatchKvCacheStream = Answers<KvCacheUpdate>;
 
     async fn session(
         &self,
@@ -96,6 +112,22 @@ impl Engine for EngineService {
             (!data.is_empty()).then_some(Ok(DumpChunk { data }))
         });
         Ok(Response::new(Box::pin(futures::stream::iter(chunks))))
+    }
+
+    async fn watch_load(
+        &self,
+        _: Request<WatchLoadRequest>,
+    ) -> Result<Response<Self::WatchLoadStream>, Status> {
+        let reports = self.shared.watch_load().map_err(|error| too_many(&error))?;
+        Ok(self.until_stopped(reports))
+    }
+
+    async fn watch_kv_cache(
+        &self,
+        request: Request<WatchKvCacheRequest>,
+    ) -> Result<Response<Self::WatchKvCacheStream>, Status> {
+        let updates = self.shared.watch_kv_cache(request.into_inner().resume_after);
+        Ok(self.until_stopped(updates.map_err(|error| too_many(&error))?))
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {

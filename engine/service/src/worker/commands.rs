@@ -31,6 +31,8 @@ impl Worker {
                 Command::Submit(submission) => self.submit(submission),
                 Command::Abort(key, index) => self.abort(key, index),
                 Command::Forget(seq) => self.shared.host.scheduler().abort(seq, &mut self.events),
+                // The blocks are looked at in every turn.
+                Command::Look => {}
                 Command::Stop => return true,
             }
         }

@@ -10,6 +10,7 @@ use kvasir_engine_core::{Event, FinishReason, SeqId, SeqPlan, StepPlan};
 use kvasir_sampling::TokenLogprobs;
 
 use super::records::SeqRecord;
+use super::timeline::Clock;
 use crate::dump::LiveSequence;
 use crate::journal::StepPart;
 use crate::names::RequestKey;
@@ -76,13 +77,14 @@ impl LiveRequests {
             place,
         } = submission;
         let request_id: Arc<str> = place.request_id.as_str().into();
+        let now = Instant::now();
         for (index, &seq) in seqs.iter().enumerate() {
             let wants_prompt_logprobs = index == 0 && request.prompt_logprobs.is_some();
             let record = SeqRecord::new(
                 place.key,
                 Arc::clone(&request_id),
                 index as u32,
-                received,
+                Clock::new(received, request.timeline, now),
                 &request.prompt,
                 wants_prompt_logprobs,
             );
@@ -122,10 +124,27 @@ impl LiveRequests {
         }
     }
 
-    pub(super) fn note_step(&mut self, plan: &StepPlan) {
+    /// The request and the index of a sequence; empty for one that has ended.
+    pub(super) fn name_of(&self, seq: SeqId) -> (&str, u32) {
+        let record = self.seqs.get(&seq);
+        let request = record.and_then(|record| self.requests.get(&record.key));
+        match (record, request) {
+            (Some(record), Some(request)) => (&request.place.request_id, record.index),
+            _ => ("", 0),
+        }
+    }
+
+    pub(super) fn note_step(&mut self, plan: &StepPlan, now: Instant) {
+        let is_logged = tracing::enabled!(tracing::Level::DEBUG);
         for planned in &plan.seqs {
-            if let Some(record) = self.seqs.get_mut(&planned.seq) {
-                record.note_step(planned);
+            let Some(record) = self.seqs.get_mut(&planned.seq) else {
+                continue;
+            };
+            let is_chunk = record.note_step(plan.step, planned, now);
+            if is_logged {
+                let (step, tokens) = (plan.step.0, planned.tokens.len());
+                let (request_id, sequence) = self.name_of(planned.seq);
+                tracing::debug!(request_id, sequence, step, tokens, is_chunk, "computed");
             }
         }
     }
@@ -158,20 +177,52 @@ impl LiveRequests {
         let Some(record) = self.seqs.get_mut(&seq) else {
             return;
         };
+        let key = record.key;
         match event {
             Event::Scheduled {
                 cached_tokens,
                 resumed,
                 ..
             } => record.note_scheduled(cached_tokens, resumed, now),
-            Event::Preempted { .. } => record.note_preempted(),
+            Event::Preempted { .. } => record.note_preempted(now),
             Event::Token { token, .. } => {
                 record.note_token(token, now);
                 self.touched.push(seq);
             }
             Event::Finished { reason, .. } => {
-                record.note_finished(reason);
+                record.note_finished(reason, now);
                 self.touched.push(seq);
+            }
+        }
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            self.log(&event, key);
+        }
+    }
+
+    /// Says what happened, on behalf of which request.
+    fn log(&self, event: &Event, key: RequestKey) {
+        let request_id = self
+            .requests
+            .get(&key)
+            .map_or("", |request| &request.place.request_id);
+        match *event {
+            Event::Scheduled {
+                seq,
+                cached_tokens,
+                resumed,
+            } => {
+                let (_, sequence) = self.name_of(seq);
+                tracing::debug!(request_id, sequence, cached_tokens, resumed, "scheduled");
+            }
+            Event::Preempted { seq } => {
+                let (_, sequence) = self.name_of(seq);
+                tracing::debug!(request_id, sequence, "preempted");
+            }
+            // One per output token would say nothing that the steps don't say.
+            Event::Token { .. } => {}
+            Event::Finished { seq, reason } => {
+                let (_, sequence) = self.name_of(seq);
+                tracing::debug!(request_id, sequence, ?reason, "finished");
             }
         }
     }
@@ -217,7 +268,7 @@ impl LiveRequests {
                 continue;
             };
             record.blame(error);
-            record.note_finished(FinishReason::Error);
+            record.note_finished(FinishReason::Error, Instant::now());
             let key = record.key;
             if let Some(output) = record.take_pending() {
                 self.send(key, seq, output, &mut sent);

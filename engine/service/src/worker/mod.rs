@@ -12,6 +12,7 @@
 //!
 //! No lock of [`Host`](crate::host::Host) is held while the executor is called, so that others can look at a thread that is stuck in it.
 
+mod blocks;
 mod commands;
 mod counters;
 mod flight;
@@ -19,6 +20,7 @@ mod live;
 mod records;
 mod routing;
 mod step;
+mod timeline;
 mod times;
 
 use std::collections::VecDeque;
@@ -31,6 +33,8 @@ use kvasir_client::refusal;
 use kvasir_client::types::ErrorCode;
 use kvasir_engine_core::{Event, Micros, StepOutcome};
 
+use self::blocks::BlockReporter;
+pub(crate) use self::blocks::Published;
 use self::commands::Answer;
 pub(crate) use self::counters::Counters;
 use self::flight::Flight;
@@ -49,6 +53,7 @@ pub(crate) struct Worker {
     /// How long steps take, for the watchdog.
     pace: Pace,
     counters: Counters,
+    blocks: BlockReporter,
     /// When the last step completed, or work came to an idle engine.
     progress: Option<Instant>,
     commands: VecDeque<Command>,
@@ -58,7 +63,12 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, executor: Box<dyn Executor>, max_in_flight: u32) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        executor: Box<dyn Executor>,
+        max_in_flight: u32,
+        published: Option<Published>,
+    ) -> Self {
         let mut worker = Self {
             epoch: shared.host.epoch,
             shared,
@@ -66,12 +76,14 @@ impl Worker {
             flight: Flight::new(max_in_flight as usize),
             pace: Pace::default(),
             counters: Counters::default(),
+            blocks: BlockReporter::new(published),
             progress: None,
             commands: VecDeque::new(),
             answers: Vec::new(),
             events: Vec::new(),
             outcome: StepOutcome::default(),
         };
+        worker.report_blocks();
         worker.publish();
         worker
     }
@@ -99,7 +111,8 @@ impl Worker {
 
     fn turns(&mut self) {
         loop {
-            let is_idle = self.flight.is_empty() && self.shared.host.live().is_empty();
+            let has_work = !self.shared.host.live().is_empty() || self.blocks.has_work();
+            let is_idle = self.flight.is_empty() && !has_work;
             self.shared.mailbox.take(&mut self.commands, is_idle);
             if self.run_commands() {
                 return;

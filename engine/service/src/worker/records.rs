@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvasir_client::types::{
-    Error, Finish, FinishReason, SequenceOutput, Timeline, TokenLogprobs, TopLogprob,
-};
-use kvasir_engine_core::{self as core, SeqId, SeqPlan, TokenId};
+use kvasir_client::types::{Error, Finish, FinishReason, SequenceOutput, TokenLogprobs, TopLogprob};
+use kvasir_engine_core::{self as core, SeqId, SeqPlan, StepId, TokenId};
 use kvasir_sampling as sampling;
 
+use super::timeline::Clock;
 use crate::dump::LiveSequence;
 use crate::journal::StepPart;
 use crate::names::RequestKey;
@@ -19,13 +18,12 @@ pub(super) struct SeqRecord {
     pub(super) key: RequestKey,
     request_id: Arc<str>,
     pub(super) index: u32,
-    received: Instant,
     prompt_len: u32,
     /// Prompt positions that are computed or came from the cache.
     prompt_done: u32,
     cached_tokens: u32,
     output_tokens: u32,
-    timeline: Timeline,
+    clock: Clock,
     /// One entry per prompt token, if they were asked for and haven't been sent.
     prompt_logprobs: Option<Vec<TokenLogprobs>>,
     /// Of the token that the step sampled.
@@ -42,7 +40,7 @@ impl SeqRecord {
         key: RequestKey,
         request_id: Arc<str>,
         index: u32,
-        received: Instant,
+        clock: Clock,
         prompt: &[TokenId],
         wants_prompt_logprobs: bool,
     ) -> Self {
@@ -59,12 +57,11 @@ impl SeqRecord {
             key,
             request_id,
             index,
-            received,
             prompt_len: prompt.len() as u32,
             prompt_done: 0,
             cached_tokens: 0,
             output_tokens: 0,
-            timeline: Timeline::default(),
+            clock,
             prompt_logprobs: wants_prompt_logprobs.then(blank),
             sampled_logprobs: None,
             fault: None,
@@ -81,8 +78,8 @@ impl SeqRecord {
             prompt_tokens: self.prompt_len,
             prompt_tokens_done: self.prompt_done,
             output_tokens: self.output_tokens,
-            num_preemptions: self.timeline.num_preemptions,
-            age_us: self.micros(now),
+            num_preemptions: self.clock.num_preemptions(),
+            age_us: self.clock.micros(now),
         }
     }
 
@@ -102,9 +99,15 @@ impl SeqRecord {
         }
     }
 
-    pub(super) fn note_step(&mut self, plan: &SeqPlan) {
+    /// A step computed a part of it. Says whether that was a chunk: a piece of the prompt, or of what a preemption lost.
+    pub(super) fn note_step(&mut self, step: StepId, plan: &SeqPlan, now: Instant) -> bool {
+        let is_chunk = plan.first_position < self.prompt_len || plan.tokens.len() > 1;
+        if is_chunk {
+            self.clock.chunk(now, plan.tokens.len() as u32, step.0);
+        }
         let end = plan.first_position + plan.tokens.len() as u32;
         self.prompt_done = self.prompt_done.max(end.min(self.prompt_len));
+        is_chunk
     }
 
     /// A piece that begins at position `p` gives the log probabilities of the tokens from `p + 1` on. By position, since a preempted
@@ -129,35 +132,32 @@ impl SeqRecord {
     }
 
     pub(super) fn note_scheduled(&mut self, cached_tokens: u32, resumed: bool, now: Instant) {
+        self.clock.scheduled(now, cached_tokens, resumed);
         if !resumed {
-            self.timeline.scheduled_us = Some(self.micros(now));
             self.cached_tokens = cached_tokens;
             self.prompt_done = cached_tokens;
         }
     }
 
-    pub(super) fn note_preempted(&mut self) {
-        self.timeline.num_preemptions += 1;
+    pub(super) fn note_preempted(&mut self, now: Instant) {
+        self.clock.preempted(now);
     }
 
     pub(super) fn note_token(&mut self, token: TokenId, now: Instant) {
-        let at = self.micros(now);
         self.output_tokens += 1;
-        self.timeline.first_token_us.get_or_insert(at);
-        self.timeline.last_token_us = Some(at);
+        self.clock.token(now);
         let logprobs = self.sampled_logprobs.take();
-        let pending = self.pending();
+        let pending = self.pending(true);
         pending.token_ids.push(token);
         pending.logprobs.extend(logprobs);
     }
 
-    pub(super) fn note_finished(&mut self, reason: core::FinishReason) {
+    pub(super) fn note_finished(&mut self, reason: core::FinishReason, now: Instant) {
         // Before the first token they are incomplete; after it they were sent.
         self.prompt_logprobs = self.prompt_logprobs.take().filter(|_| self.started);
-        let timeline = Timeline {
-            computed_prompt_tokens: self.prompt_done - self.cached_tokens,
-            ..self.timeline
-        };
+        let computed_prompt_tokens = self.prompt_done - self.cached_tokens;
+        let has_started = self.clock.has_started();
+        let timeline = self.clock.finish(now, self.output_tokens, computed_prompt_tokens);
         let finish = match (self.fault.take(), reason) {
             (Some(error), _) => Finish {
                 error: Some(error),
@@ -178,7 +178,7 @@ impl SeqRecord {
                 ..ended(FinishReason::Error)
             },
         };
-        self.pending().finish = Some(Finish {
+        self.pending(has_started).finish = Some(Finish {
             timeline: Some(timeline),
             ..finish
         });
@@ -189,10 +189,10 @@ impl SeqRecord {
         self.pending.take()
     }
 
-    fn pending(&mut self) -> &mut SequenceOutput {
+    fn pending(&mut self, has_started: bool) -> &mut SequenceOutput {
         let (index, first) = (self.index, !self.started);
         self.started = true;
-        let cached_tokens = (first && self.timeline.scheduled_us.is_some()).then_some(self.cached_tokens);
+        let cached_tokens = (first && has_started).then_some(self.cached_tokens);
         let prompt_logprobs = self.prompt_logprobs.take();
         self.pending.get_or_insert_with(|| SequenceOutput {
             index,
@@ -200,10 +200,6 @@ impl SeqRecord {
             prompt_logprobs: prompt_logprobs.unwrap_or_default(),
             ..SequenceOutput::default()
         })
-    }
-
-    fn micros(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.received).as_micros()).unwrap_or(u64::MAX)
     }
 }
 

@@ -25,6 +25,13 @@ impl Worker {
         }
     }
 
+    /// Tells readers of the cache what has changed, if there are any.
+    pub(super) fn report_blocks(&mut self) {
+        let mut scheduler = self.shared.host.scheduler();
+        let live = self.shared.host.live();
+        self.blocks.report(&self.shared.kv_feed, &mut scheduler, &live);
+    }
+
     /// Sends outputs. Requests whose reader is too slow or gone end, which gives more outputs.
     pub(super) fn flush(&mut self) {
         let mut ended = self.shared.host.live().flush();

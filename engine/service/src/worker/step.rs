@@ -86,6 +86,7 @@ impl Worker {
             self.fail_step(&plan, error);
         }
         self.apply_events();
+        self.report_blocks();
         time.complete = laps.lap();
         self.progress = Some(Instant::now());
         self.publish();
@@ -103,6 +104,7 @@ impl Worker {
 
     /// There is nothing to run.
     fn rest(&mut self) {
+        self.report_blocks();
         // The scheduler plans something whenever a sequence exists and no step is in flight.
         assert!(
             self.shared.host.live().is_empty(),
@@ -120,7 +122,7 @@ impl Worker {
             self.fail_sequence(*seq, reason);
         }
         let mut live = self.shared.host.live();
-        live.note_step(plan);
+        live.note_step(plan, Instant::now());
         for (seq, logprobs) in prompt_logprobs {
             live.note_prompt_logprobs(plan, seq, logprobs);
         }

@@ -27,7 +27,7 @@ use kvasir_client::types::{
 use kvasir_client::{EngineClient, GrpcClient, GrpcClientOptions, OutputStream, TextAssetFiles};
 use kvasir_engine_core::{KvGroup, Policies, SchedulerConfig};
 use kvasir_service::grpc::Listener;
-use kvasir_service::{CacheParts, Diagnostics, Engine, EngineSetup, ServiceLimits};
+use kvasir_service::{CacheParts, Diagnostics, Engine, EngineIdentity, EngineSetup, ServiceLimits};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -226,6 +226,11 @@ pub fn setup(control: &Arc<Control>, options: &Options) -> EngineSetup {
             weights_version: 0,
             kv_dtype: "f32".to_owned(),
         },
+        identity: EngineIdentity {
+            instance_id: "test".to_owned(),
+            ..EngineIdentity::default()
+        },
+        kv_events: None,
         limits: options.limits,
         diagnostics: options.diagnostics.clone(),
     }

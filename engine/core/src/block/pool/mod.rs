@@ -191,6 +191,11 @@ impl BlockPool {
         self.prefix.contents()
     }
 
+    /// Entry `index` of [`BlockPool::cached`].
+    pub(crate) fn cached_at(&self, index: usize) -> Option<CachedBlock> {
+        self.prefix.content(index)
+    }
+
     /// What a block can be found under, for checks.
     pub(crate) fn content_of(&self, id: BlockId) -> Option<CachedBlock> {
         self.prefix.content_of(id)
