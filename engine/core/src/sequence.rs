@@ -44,10 +44,10 @@ pub(crate) struct Sequence {
     pub(crate) last_step: StepId,
     /// A bit for each token that may end it, modulo 64: almost every token is none of them, which is seen here without looking further.
     stop_filter: u64,
-    /// Prompt, then output.
-    pub(crate) tokens: TokenLog,
     /// With `max_tokens` clipped to what the model and the pool allow.
     pub(crate) stop: StopConditions,
+    /// Prompt, then output.
+    pub(crate) tokens: TokenLog,
     /// The chain of its full blocks, as far as anybody has asked for it. Tokens never change, so it is never recomputed.
     hashes: Vec<BlockHash>,
     /// The last one of them, which the next one follows; the root at first.

@@ -19,6 +19,7 @@ const LONG_PROMPT: usize = 1 << 16;
 #[repr(C)]
 pub(crate) struct TokenLog {
     len: u32,
+    num_recent: u32,
     /// The newest ones, as far as they aren't in `settled`.
     recent: [TokenId; ROW],
     /// All before them.
@@ -34,6 +35,7 @@ impl TokenLog {
         settled.extend_from_slice(tokens);
         Self {
             len: tokens.len() as u32,
+            num_recent: 0,
             recent: [0; ROW],
             settled,
         }
@@ -50,11 +52,11 @@ impl TokenLog {
     }
 
     pub(crate) fn push(&mut self, token: TokenId) {
-        if self.num_recent() == ROW {
+        if self.num_recent as usize == ROW {
             self.settle();
         }
-        let at = self.num_recent();
-        self.recent[at] = token;
+        self.recent[self.num_recent as usize] = token;
+        self.num_recent += 1;
         self.len += 1;
     }
 
@@ -86,13 +88,10 @@ impl TokenLog {
         all
     }
 
-    fn num_recent(&self) -> usize {
-        self.len as usize - self.settled.len()
-    }
-
     fn settle(&mut self) {
-        let recent = &self.recent[..self.num_recent()];
+        let recent = &self.recent[..self.num_recent as usize];
         self.settled.extend_from_slice(recent);
+        self.num_recent = 0;
     }
 }
 
