@@ -160,6 +160,9 @@ impl Journal {
         };
         record.log();
         if self.max_records > 0 {
+            // With several steps in flight not every one of them found an old record to replace.
+            let excess = (self.done.len() + 1).saturating_sub(self.max_records);
+            self.done.drain(..excess);
             self.done.push_back(record);
         }
     }

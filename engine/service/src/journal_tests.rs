@@ -63,6 +63,23 @@ fn the_last_steps_are_kept_in_order() {
 }
 
 #[test]
+fn steps_in_flight_together_leave_no_more_records_than_others() {
+    let mut journal = Journal::new(2, 0);
+    for step in [0, 2, 4] {
+        for step in [step, step + 1] {
+            journal.begin(&plan(step, 1), Micros(0), &Stats::default(), |planned| {
+                Some(part(planned))
+            });
+        }
+        for step in [step, step + 1] {
+            journal.end(StepId(step), StepTime::default(), None);
+        }
+    }
+    let done: Vec<_> = journal.done().map(|record| record.step).collect();
+    assert_eq!(done, [4, 5]);
+}
+
+#[test]
 fn a_record_tells_prompt_tokens_from_output_tokens() {
     let mut journal = Journal::new(2, 0);
     run(&mut journal, 0);
