@@ -232,3 +232,6 @@ impl PrefixIndex {
         (u32::from_le_bytes([a, b, c, d]) ^ group) as usize & (self.buckets.len() - 1)
     }
 }
+
+#[cfg(test)]
+mod tests;
