@@ -103,9 +103,10 @@ pub struct RolloutStatus {
 pub struct RestingId {
     /// The id.
     pub id: i32,
-    /// When the group was seen to be gone.
+    /// When the last of its pods was seen to be gone; absent while one lingers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
-    pub since: Time,
+    pub since: Option<Time>,
 }
 
 /// A LoRA adapter on the groups.

@@ -1,0 +1,171 @@
+//! The pod of an engine.
+
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, Container, HostPathVolumeSource, ImageVolumeSource, LocalObjectReference,
+    PersistentVolumeClaimVolumeSource, PodSpec, Volume,
+};
+use kvasir_operator_api::{ModelSource, NameRef, PullPolicy, TlsMode};
+
+use super::engine::{CACHE_VOLUME, CONFIG_KEY};
+use super::{config, environment, placement, pod};
+use crate::observed::ENGINE_CONTAINER;
+use crate::revision::Revision;
+use crate::settings::Settings;
+use crate::validate::Validated;
+
+/// Where the group's certificate appears.
+pub const TLS_PATH: &str = "/etc/kvasir-tls";
+/// How long a group may take to start, in probes of five seconds: an hour, because large models load slowly. Whether that is
+/// too long is the rollout's to decide.
+const STARTUP_PROBES: i32 = 720;
+
+/// The pod of an engine.
+pub fn pod(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> PodSpec {
+    let spec = &revision.spec;
+    let scheduling = &spec.scheduling;
+    let mut pod = pod::unprivileged();
+    pod.containers = vec![container(service, id, revision, settings)];
+    pod.volumes = Some(volumes(service, id, revision));
+    pod.service_account_name = Some(
+        spec.service_account_name
+            .clone()
+            .unwrap_or_else(|| service.names.engine_account()),
+    );
+    // Running requests end within the drain timeout; the rest is for the engine to say goodbye.
+    pod.termination_grace_period_seconds =
+        Some(i64::from(service.spec.disruption.drain_timeout_seconds) + 30);
+    pod.image_pull_secrets = pull_secrets(spec);
+    pod.node_selector = (!scheduling.node_selector.is_empty()).then(|| scheduling.node_selector.clone());
+    pod.tolerations = placement::tolerations(scheduling);
+    pod.priority_class_name
+        .clone_from(&scheduling.priority_class_name);
+    pod.scheduler_name.clone_from(&scheduling.scheduler_name);
+    pod.runtime_class_name.clone_from(&scheduling.runtime_class_name);
+    pod.topology_spread_constraints = placement::spread(service, scheduling);
+    pod.affinity = spec
+        .topology
+        .placement
+        .as_ref()
+        .map(|p| placement::affinity(service, id, p));
+    pod
+}
+
+fn pull_secrets(spec: &crate::revision::RevisionSpec) -> Option<Vec<LocalObjectReference>> {
+    let image = spec.source.image.iter().flat_map(|image| &image.pull_secrets);
+    let mut names: Vec<&NameRef> = spec.engine.image_pull_secrets.iter().chain(image).collect();
+    names.sort();
+    names.dedup();
+    let all = names.into_iter().map(|secret| LocalObjectReference {
+        name: secret.name.clone(),
+    });
+    let all: Vec<_> = all.collect();
+    (!all.is_empty()).then_some(all)
+}
+
+fn container(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> Container {
+    let engine = &revision.spec.engine;
+    let ports = &engine.ports;
+    let mut container = pod::container(ENGINE_CONTAINER, &revision.image, &engine.resources);
+    container.image_pull_policy = Some(pull_policy(engine.image_pull_policy).to_owned());
+    let mut args = vec![
+        "engine".to_owned(),
+        format!("--config={}/{CONFIG_KEY}", config::CONFIG_PATH),
+    ];
+    args.extend(engine.extra_args.iter().cloned());
+    container.args = Some(args);
+    container.env = Some(environment::variables(service, id, revision, settings));
+    container.env_from = environment::sources(engine);
+    container.ports = Some(vec![
+        pod::port("grpc", ports.grpc),
+        pod::port("rendezvous", ports.rendezvous),
+        pod::port("collective", ports.collective),
+        pod::port("metrics", ports.metrics),
+        pod::port("health", ports.health),
+        pod::port("admin", ports.admin),
+    ]);
+    container.startup_probe = Some(pod::probe("/health", ports.health, 5, STARTUP_PROBES));
+    container.readiness_probe = Some(pod::probe("/ready", ports.health, 5, 1));
+    container.liveness_probe = Some(pod::probe("/health", ports.health, 10, 6));
+    let mut mounts = vec![
+        pod::mount("config", config::CONFIG_PATH, true),
+        pod::mount(CACHE_VOLUME, config::CACHE_PATH, false),
+        pod::mount("tmp", "/tmp", false),
+    ];
+    if model_volume(&revision.spec.source).is_some() {
+        mounts.push(pod::mount("model", config::MODEL_PATH, true));
+    }
+    if revision.spec.tls != TlsMode::Off {
+        mounts.push(pod::mount("tls", TLS_PATH, true));
+    }
+    container.volume_mounts = Some(mounts);
+    container
+}
+
+fn pull_policy(policy: PullPolicy) -> &'static str {
+    match policy {
+        PullPolicy::IfNotPresent => "IfNotPresent",
+        PullPolicy::Always => "Always",
+        PullPolicy::Never => "Never",
+    }
+}
+
+fn volumes(service: &Validated, id: i32, revision: &Revision) -> Vec<Volume> {
+    let mut volumes = vec![
+        Volume {
+            name: "config".to_owned(),
+            config_map: Some(ConfigMapVolumeSource {
+                name: service.names.group_config(id),
+                ..ConfigMapVolumeSource::default()
+            }),
+            ..Volume::default()
+        },
+        pod::scratch("tmp"),
+    ];
+    if service
+        .spec
+        .storage
+        .as_ref()
+        .is_none_or(|storage| storage.cache.is_none())
+    {
+        volumes.push(pod::scratch(CACHE_VOLUME));
+    }
+    volumes.extend(model_volume(&revision.spec.source));
+    if revision.spec.tls != TlsMode::Off {
+        let own = service.names.group_certificate(id);
+        let secret = service
+            .spec
+            .tls
+            .secret_name
+            .clone()
+            .filter(|_| revision.spec.tls == TlsMode::Provided);
+        volumes.push(pod::secret("tls", &secret.unwrap_or(own)));
+    }
+    volumes
+}
+
+/// The volume that holds the model, where the pod doesn't fetch it itself.
+fn model_volume(source: &ModelSource) -> Option<Volume> {
+    let mut volume = Volume {
+        name: "model".to_owned(),
+        ..Volume::default()
+    };
+    if let Some(pvc) = &source.pvc {
+        volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
+            claim_name: pvc.claim_name.clone(),
+            read_only: Some(true),
+        });
+    } else if let Some(image) = &source.image {
+        volume.image = Some(ImageVolumeSource {
+            reference: Some(image.reference.clone()),
+            pull_policy: Some(pull_policy(image.pull_policy).to_owned()),
+        });
+    } else if let Some(local) = &source.local {
+        volume.host_path = Some(HostPathVolumeSource {
+            path: local.path.clone(),
+            type_: None,
+        });
+    } else {
+        return None;
+    }
+    Some(volume)
+}

@@ -1,0 +1,16 @@
+//! Builds the objects of a service. Every function is total: what could fail was refused by `validate`.
+
+pub mod budget;
+pub mod config;
+pub mod engine;
+pub mod engine_pod;
+pub mod environment;
+pub mod gateway;
+pub mod ingress;
+pub mod meta;
+pub mod overrides;
+pub mod placement;
+pub mod pod;
+pub mod policy;
+pub mod rights;
+pub mod services;

@@ -1,0 +1,137 @@
+//! Whether a new revision proves itself: rules 6 and 7 of [`super::rollout`].
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kvasir_operator_api::{CanarySpec, GroupState, Reason, RolloutStatus};
+
+use super::Decisions;
+use super::view::Group;
+use crate::observed::Observed;
+use crate::validate::Validated;
+
+/// Rule 7.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a judgement is a function of all that it depends on"
+)]
+pub(super) fn judge(
+    service: &Validated,
+    update: &str,
+    current: Option<&str>,
+    groups: &[Group],
+    observed: &Observed,
+    memory: &mut RolloutStatus,
+    now: Timestamp,
+    decisions: &mut Decisions,
+) {
+    if current == Some(update) || memory.failed_revision.as_deref() == Some(update) {
+        return;
+    }
+    let new: Vec<_> = groups.iter().filter(|g| g.memory.revision == update).collect();
+    let ready_before = |id: i32| {
+        observed
+            .status
+            .groups
+            .iter()
+            .any(|g| g.id == id && g.ready_since.is_some())
+    };
+    let progressed = new.iter().any(|g| g.ready && !ready_before(g.memory.id))
+        || observed
+            .status
+            .groups
+            .iter()
+            .any(|b| !groups.iter().any(|g| g.memory.id == b.id));
+    if progressed || service.spec.suspend {
+        memory.progressed_at = Some(Time(now));
+    }
+    let last = memory.progressed_at.get_or_insert(Time(now)).0;
+    let limit = SignedDuration::from_secs(service.spec.rollout.progress_deadline_seconds.into());
+    let due = last.saturating_add(limit).unwrap_or(Timestamp::MAX);
+    let exhausted = new.iter().find(|g| g.memory.state == GroupState::Exhausted);
+    let failure = if let Some(group) = exhausted {
+        Some(format!("group {} used up its restarts", group.memory.id))
+    } else if let Some(text) = canary_failure(service.spec.rollout.canary.as_ref(), &new, observed) {
+        Some(text)
+    } else if now >= due {
+        Some(format!(
+            "no group became ready or left within {} s",
+            limit.as_secs()
+        ))
+    } else {
+        decisions.look_at(due);
+        None
+    };
+    if let Some(text) = failure {
+        let goes_back = service.spec.rollout.auto_rollback && current.is_some();
+        let what = if goes_back {
+            "going back to the last good one"
+        } else {
+            "fix the spec to go on"
+        };
+        decisions.tell(
+            true,
+            Reason::DeadlineExceeded,
+            format!("revision {update} failed ({text}): {what}"),
+        );
+        memory.failed_revision = Some(update.to_owned());
+        memory.failure = Some(text);
+    }
+}
+
+/// A canary that fails too many of its requests.
+fn canary_failure(canary: Option<&CanarySpec>, new: &[&Group], observed: &Observed) -> Option<String> {
+    let analysis = &canary?.analysis;
+    let loads = new.iter().filter_map(|g| observed.loads.get(&g.memory.id));
+    let (finished, failed) = loads.fold((0_u64, 0_u64), |(f, e), load| {
+        (f.saturating_add(load.finished), e.saturating_add(load.failed))
+    });
+    let enough = finished >= u64::try_from(analysis.min_requests).unwrap_or(1).max(1);
+    let permille = failed.saturating_mul(1000) / finished.max(1);
+    let most = u64::try_from(analysis.max_error_permille).unwrap_or(0);
+    (enough && permille > most)
+        .then(|| format!("{failed} of {finished} requests failed, more than {most} permille"))
+}
+
+/// Rule 6: whether a canary is being tried.
+pub(super) fn canary(
+    service: &Validated,
+    update: &str,
+    current: Option<&str>,
+    groups: &[Group],
+    memory: &mut RolloutStatus,
+    now: Timestamp,
+    decisions: &mut Decisions,
+) -> bool {
+    let Some(spec) = &service.spec.rollout.canary else {
+        return false;
+    };
+    let old = groups
+        .iter()
+        .any(|g| g.memory.revision != update && !g.memory.draining && g.ready);
+    if current.is_none_or(|current| current == update)
+        || memory.promoted
+        || service.wanted_groups() == 0
+        || !old
+    {
+        return false;
+    }
+    decisions.canary_weight = Some(spec.weight_percent);
+    let serves = groups
+        .iter()
+        .any(|g| g.memory.revision == update && g.is_available());
+    if !serves {
+        return true;
+    }
+    let since = memory.canary_since.get_or_insert(Time(now)).0;
+    let due = since
+        .saturating_add(SignedDuration::from_secs(spec.pause_seconds.into()))
+        .unwrap_or(Timestamp::MAX);
+    let promoted_by_hand = service.promote.as_deref() == Some(update);
+    memory.promoted = promoted_by_hand || (spec.pause_seconds > 0 && now >= due);
+    if memory.promoted {
+        decisions.canary_weight = None;
+    } else if spec.pause_seconds > 0 {
+        decisions.look_at(due);
+    }
+    !memory.promoted
+}

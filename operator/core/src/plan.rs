@@ -1,0 +1,328 @@
+//! What should be done now: which objects to write, which to delete, which pods to replace.
+//!
+//! `plan` is total: trouble becomes a decision with a reason, never an error. It doesn't act; the same inputs give the same
+//! plan, byte for byte, and a service at rest gets an empty one.
+//!
+//! What is deleted are objects that this service owns, of kinds that it makes, whose exact names aren't wanted. An object
+//! with our label that somebody else owns is never touched, and one that has a name we need is reported as a collision.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use kvasir_operator_api::TlsMode;
+
+use crate::build::{budget, engine, gateway, ingress, policy, rights, services};
+use crate::child::{Child, Kind, Live, ObjectRef};
+use crate::groups::{self, Decisions};
+use crate::observed::Observed;
+use crate::revision::Revision;
+use crate::settings::Settings;
+use crate::validate::Validated;
+
+/// One object to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// What is wanted.
+    pub child: Child,
+    /// It wasn't there: it must be created, so that an object that appeared meanwhile isn't overwritten.
+    pub create: bool,
+}
+
+/// One object to delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delete {
+    /// Kind and name.
+    pub reference: ObjectRef,
+    /// Its uid, as a precondition: another object of that name stays.
+    pub uid: String,
+}
+
+/// What should be done now.
+///
+/// The status that belongs to a plan is written first, over the version of the service that was read. Where that fails,
+/// because somebody wrote meanwhile, nothing of the plan is done: it was made from a stale read. A plan that creates a group
+/// always changes the status, so no two rounds can give out one id.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Objects to write, in order.
+    pub write: Vec<Write>,
+    /// Objects to delete, in order.
+    pub delete: Vec<Delete>,
+    /// What was decided about groups.
+    pub decisions: Decisions,
+    /// The revision of the spec.
+    pub update: String,
+    /// The image of that revision.
+    pub image: String,
+    /// Objects that have a name we need and belong to somebody else.
+    pub collisions: Vec<ObjectRef>,
+    /// How many policies are wanted.
+    pub policies: usize,
+    /// When to look again.
+    pub look_again: Timestamp,
+}
+
+impl Plan {
+    /// Nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.write.is_empty()
+            && self.delete.is_empty()
+            && self.decisions.restart_pods.is_empty()
+            && self.decisions.unlabel_pods.is_empty()
+    }
+}
+
+/// Plans for a service whose spec was accepted.
+pub fn plan(service: &Validated, observed: &Observed, settings: &Settings, now: Timestamp) -> Plan {
+    let history = history(service, observed);
+    let kept: Vec<Revision> = history.iter().map(|(_, revision)| revision.clone()).collect();
+    let update = Revision::of(&service.spec, &kept, settings);
+    let mut known: BTreeMap<String, u32> = BTreeMap::new();
+    for (i, revision) in kept.iter().enumerate() {
+        known.insert(revision.name.clone(), u32::try_from(i).unwrap_or(u32::MAX));
+    }
+    known.entry(update.name.clone()).or_insert(u32::MAX);
+    let decisions = groups::decide(service, &update.name, &known, observed, settings, now);
+    let mut plan = Plan {
+        update: update.name.clone(),
+        image: update.image.clone(),
+        look_again: look_again(&decisions, settings, now),
+        ..Plan::default()
+    };
+    let wanted = wanted(
+        service, observed, settings, &history, &update, &decisions, &mut plan,
+    );
+    write(service, observed, wanted.children, &mut plan);
+    delete(service, observed, &wanted.keep, &mut plan);
+    plan.decisions = decisions;
+    plan
+}
+
+fn look_again(decisions: &Decisions, settings: &Settings, now: Timestamp) -> Timestamp {
+    let latest = now.saturating_add(settings.resync).unwrap_or(Timestamp::MAX);
+    decisions.look_again.map_or(latest, |at| at.clamp(now, latest))
+}
+
+/// The kept revisions, oldest first.
+fn history(service: &Validated, observed: &Observed) -> Vec<(i64, Revision)> {
+    let mut all: Vec<_> = observed
+        .children
+        .iter()
+        .filter(|child| child.is_owned_by(&service.uid))
+        .filter_map(Revision::read)
+        .collect();
+    all.sort_by(|(a, x), (b, y)| (a, &x.name).cmp(&(b, &y.name)));
+    all
+}
+
+/// Objects that are wanted, and names of further ones that stay as they are.
+struct Wanted {
+    children: Vec<Child>,
+    keep: BTreeSet<ObjectRef>,
+}
+
+fn wanted(
+    service: &Validated,
+    observed: &Observed,
+    settings: &Settings,
+    history: &[(i64, Revision)],
+    update: &Revision,
+    decisions: &Decisions,
+    plan: &mut Plan,
+) -> Wanted {
+    let ids: Vec<i32> = decisions.groups.iter().map(|group| group.id).collect();
+    let mut children = Vec::new();
+    let mut keep = BTreeSet::new();
+    children.extend(rights::engine_account(service));
+    revisions(service, history, update, decisions, &mut children, &mut keep);
+    children.push(services::ranks(service));
+    children.push(services::engines(service));
+    let policies = policy::policies(service, &ids, settings);
+    plan.policies = policies.len();
+    children.extend(policies);
+    children.extend(
+        ids.iter()
+            .map(|id| budget::group(service, *id, decisions.evictable.contains(id))),
+    );
+    groups_children(
+        service,
+        settings,
+        history,
+        update,
+        decisions,
+        &mut children,
+        &mut keep,
+    );
+    if service.spec.gateway.enabled {
+        children.push(rights::gateway_account(service));
+        children.push(rights::gateway_role(service));
+        children.push(rights::gateway_binding(service));
+        children.push(gateway::configuration(service, decisions));
+        children.push(services::gateway(service));
+        children.push(budget::gateway(service));
+        children.push(gateway::deployment(service, settings));
+        children.extend(ingress::ingress(service));
+    }
+    secrets(service, &ids, observed, &mut keep);
+    // Sorting by kind keeps the order within policies: allow before deny.
+    children.sort_by_key(|child| child.reference.kind);
+    keep.extend(children.iter().map(|child| child.reference.clone()));
+    Wanted { children, keep }
+}
+
+/// Keeps the revisions that groups have, those that may be needed to go back, and as many more as the history limit says.
+fn revisions(
+    service: &Validated,
+    history: &[(i64, Revision)],
+    update: &Revision,
+    decisions: &Decisions,
+    children: &mut Vec<Child>,
+    keep: &mut BTreeSet<ObjectRef>,
+) {
+    let used = |name: &str| {
+        name == update.name
+            || name == decisions.target
+            || decisions.current.as_deref() == Some(name)
+            || decisions.groups.iter().any(|group| group.revision == name)
+    };
+    let limit = usize::try_from(service.spec.rollout.revision_history_limit).unwrap_or(1);
+    let spare: Vec<_> = history
+        .iter()
+        .rev()
+        .filter(|(_, revision)| !used(&revision.name))
+        .take(limit)
+        .collect();
+    for (number, revision) in history {
+        if used(&revision.name) || spare.iter().any(|(_, other)| other.name == revision.name) {
+            children.push(revision.child(service, *number));
+        }
+    }
+    if !history.iter().any(|(_, revision)| revision.name == update.name) {
+        let next = history.last().map_or(1, |(number, _)| number.saturating_add(1));
+        children.push(update.child(service, next));
+    }
+    keep.extend(
+        children
+            .iter()
+            .filter(|c| c.reference.kind == Kind::ControllerRevision)
+            .map(|c| c.reference.clone()),
+    );
+}
+
+fn groups_children(
+    service: &Validated,
+    settings: &Settings,
+    history: &[(i64, Revision)],
+    update: &Revision,
+    decisions: &Decisions,
+    children: &mut Vec<Child>,
+    keep: &mut BTreeSet<ObjectRef>,
+) {
+    for group in &decisions.groups {
+        let (id, name) = (group.id, group.revision.as_str());
+        let revision = if name == update.name {
+            Some(update)
+        } else {
+            history
+                .iter()
+                .map(|(_, revision)| revision)
+                .find(|revision| revision.name == name)
+        };
+        if let Some(revision) = revision {
+            children.push(engine::configuration(service, id, revision));
+            children.push(engine::group(service, id, revision, settings));
+        } else {
+            // Nobody knows any more what it was made from: it stays until the rollout replaces it.
+            for (kind, name) in [
+                (Kind::StatefulSet, service.names.group(id)),
+                (Kind::ConfigMap, service.names.group_config(id)),
+            ] {
+                keep.insert(ObjectRef { kind, name });
+            }
+        }
+    }
+}
+
+/// Secrets that the operator fills by itself stay as long as somebody mounts them.
+fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTreeSet<ObjectRef>) {
+    let mut names = vec![service.names.gateway_secret()];
+    if service.spec.tls.mode == TlsMode::Internal {
+        names.push(service.names.authority());
+        names.push(service.names.trust_bundle());
+        names.push(service.names.gateway_certificate());
+        names.extend(ids.iter().map(|id| service.names.group_certificate(*id)));
+    }
+    // Pods of a deleted group drain with their certificate.
+    names.extend(
+        observed
+            .pods
+            .iter()
+            .filter_map(|pod| pod.group)
+            .map(|id| service.names.group_certificate(id)),
+    );
+    keep.extend(names.into_iter().map(|name| ObjectRef {
+        kind: Kind::Secret,
+        name,
+    }));
+}
+
+/// Which of the wanted objects must be written.
+fn write(service: &Validated, observed: &Observed, children: Vec<Child>, plan: &mut Plan) {
+    for child in children {
+        let live = observed.child(child.reference.kind, &child.reference.name);
+        match live {
+            None => plan.write.push(Write { child, create: true }),
+            // It is made anew when it is gone.
+            Some(live) if live.is_deleting() => {}
+            Some(live) if !live.is_owned_by(&service.uid) => plan.collisions.push(child.reference),
+            Some(live) if is_changed(&child, live, observed) => {
+                plan.write.push(Write { child, create: false });
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn is_changed(child: &Child, live: &Live, observed: &Observed) -> bool {
+    let written = observed.written.get(&child.reference);
+    live.desired_hash() != Some(child.hash.as_str())
+        || written.is_none_or(|written| written.uid != live.uid || written.digest != live.digest())
+}
+
+/// What the service owns and doesn't want any more. Kinds in reverse order; policies in the reverse of their own, so that
+/// the one that closes everything goes first.
+fn delete(service: &Validated, observed: &Observed, keep: &BTreeSet<ObjectRef>, plan: &mut Plan) {
+    let mut doomed: Vec<&Live> = observed
+        .children
+        .iter()
+        .filter(|live| {
+            live.is_owned_by(&service.uid) && !live.is_deleting() && !keep.contains(&live.reference)
+        })
+        .collect();
+    let lingering = |live: &Live| {
+        // A group's policy, budget and configuration stay while its pods drain.
+        let group = live
+            .label(kvasir_operator_api::labels::GROUP)
+            .and_then(|id| id.parse::<i32>().ok());
+        live.reference.kind != Kind::StatefulSet
+            && group.is_some_and(|id| observed.pods.iter().any(|p| p.group == Some(id)))
+    };
+    doomed.retain(|live| !lingering(live));
+    doomed.sort_by_key(|live| {
+        let reference = &live.reference;
+        let order = if reference.kind == Kind::NetworkPolicy {
+            policy::rank(service, &reference.name)
+        } else {
+            0
+        };
+        (Reverse((reference.kind, order)), reference.name.clone())
+    });
+    plan.delete = doomed
+        .into_iter()
+        .map(|live| Delete {
+            reference: live.reference.clone(),
+            uid: live.uid.clone(),
+        })
+        .collect();
+}

@@ -1,0 +1,133 @@
+//! Revisions: what of a spec makes groups be replaced, and how old ones are kept.
+//!
+//! A revision's name is a hash of those parts of the spec that decide what a group's pods are. It doesn't depend on the
+//! operator's version, on how pods are built, or on the operator's default image: upgrading the operator replaces no group.
+//! The image that a revision runs is settled when it is first seen and kept with it.
+//!
+//! Each revision is kept as a ControllerRevision of the service, so that a rollout can go back to it.
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use kvasir_operator_api::{
+    AcceleratorSpec, EngineSpec, InferenceServiceSpec, ModelFormat, ModelSource, SchedulingSpec, TlsMode,
+    TopologySpec, labels, names,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::build::meta;
+use crate::child::{Child, Kind, Live};
+use crate::settings::Settings;
+use crate::validate::Validated;
+
+/// The parts of a spec that decide what a group's pods are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionSpec {
+    /// Where the model comes from.
+    pub source: ModelSource,
+    /// Its digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Its format.
+    pub format: ModelFormat,
+    /// The engine.
+    pub engine: EngineSpec,
+    /// The device.
+    pub accelerator: AcceleratorSpec,
+    /// The group's shape.
+    pub topology: TopologySpec,
+    /// Where pods may run.
+    pub scheduling: SchedulingSpec,
+    /// Certificates or none.
+    pub tls: TlsMode,
+    /// What the user changed of the pod template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_overrides: Option<Map<String, Value>>,
+    /// The user's word for "again".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted_at: Option<String>,
+    /// The pods' identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+}
+
+/// A revision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Revision {
+    /// Its name.
+    #[serde(skip)]
+    pub name: String,
+    /// The image that its engines run.
+    pub image: String,
+    /// What it is made from.
+    pub spec: RevisionSpec,
+}
+
+impl Revision {
+    /// The revision of a spec; its image is the one that was settled before, if it is known.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "a spec is plain data and always serializes"
+    )]
+    pub fn of(spec: &InferenceServiceSpec, known: &[Self], settings: &Settings) -> Self {
+        let rolled = RevisionSpec {
+            source: spec.model.source.clone(),
+            sha256: spec.model.sha256.clone(),
+            format: spec.model.format,
+            engine: spec.engine.clone(),
+            accelerator: spec.accelerator.clone(),
+            topology: spec.topology.clone(),
+            scheduling: spec.scheduling.clone(),
+            tls: spec.tls.mode,
+            pod_overrides: spec.pod_overrides.clone(),
+            restarted_at: spec.restarted_at.clone(),
+            service_account_name: spec.service_account_name.clone(),
+        };
+        let text = serde_json::to_string(&rolled).expect("a spec is plain data");
+        let name = names::short_hash(text.as_bytes());
+        let image = known
+            .iter()
+            .find(|revision| revision.name == name)
+            .map(|revision| revision.image.clone())
+            .or_else(|| spec.engine.image.clone())
+            .unwrap_or_else(|| settings.engine_image.clone());
+        Self {
+            name,
+            image,
+            spec: rolled,
+        }
+    }
+
+    /// Reads a kept revision. One that can't be read is no revision.
+    pub fn read(live: &Live) -> Option<(i64, Self)> {
+        if live.reference.kind != Kind::ControllerRevision {
+            return None;
+        }
+        let mut revision: Self = serde_json::from_value(live.object["data"].clone()).ok()?;
+        live.label(labels::REVISION)?.clone_into(&mut revision.name);
+        Some((live.object["revision"].as_i64()?, revision))
+    }
+
+    /// The object that keeps it. `number` orders revisions by age.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "a revision is plain data and always serializes"
+    )]
+    pub fn child(&self, service: &Validated, number: i64) -> Child {
+        let name = service.names.revision(&self.name);
+        let mut metadata = meta::of_service(service, &name);
+        metadata
+            .labels
+            .get_or_insert_default()
+            .insert(labels::REVISION.to_owned(), self.name.clone());
+        let object = ControllerRevision {
+            metadata,
+            data: RawExtension(serde_json::to_value(self).expect("a revision is plain data")),
+            revision: Some(number),
+        };
+        // Its data is immutable: whatever a later operator would write there, the old one stays.
+        Child::new(Kind::ControllerRevision, &name, &object)
+            .with_hash(names::short_hash(self.name.as_bytes()))
+    }
+}

@@ -1,0 +1,62 @@
+//! What the operator itself was told: the same for all services.
+
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
+
+use crate::child::Kind;
+
+/// The operator's configuration as far as decisions depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Version of this operator, for the status.
+    pub version: String,
+    /// Engine image of services that name none.
+    pub engine_image: String,
+    /// Gateway image of services that name none.
+    pub gateway_image: String,
+    /// Namespace of the operator's own pods: their policies' peers.
+    pub operator_namespace: String,
+    /// Value of `app.kubernetes.io/name` on the operator's own pods.
+    pub operator_name: String,
+    /// Domain of the cluster's names.
+    pub cluster_domain: String,
+    /// Builds groups of more than one rank. Alpha.
+    pub alpha_topology: bool,
+    /// Allows `model.source.local`.
+    pub allow_local_sources: bool,
+    /// Kinds beyond Kubernetes' own that the cluster knows.
+    pub known_kinds: BTreeSet<Kind>,
+    /// How long an id rests after its group is gone. Longer than any cache of names or connections of the old group.
+    pub id_rest: SignedDuration,
+    /// How long a group that lost a rank may take to form again by itself before all its pods are replaced.
+    pub reform_timeout: SignedDuration,
+    /// How long a node may not answer before its groups are replaced.
+    pub node_lost_after: SignedDuration,
+    /// How long a group that reports no number of running requests stays after the gateway was told to leave it. Its pods
+    /// then end by themselves: they drain on SIGTERM.
+    pub drain_settle: SignedDuration,
+    /// Longest time between two looks at a service.
+    pub resync: SignedDuration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            engine_image: concat!("kvasir:", env!("CARGO_PKG_VERSION")).to_owned(),
+            gateway_image: concat!("kvasir:", env!("CARGO_PKG_VERSION")).to_owned(),
+            operator_namespace: "kvasir-system".to_owned(),
+            operator_name: "kvasir-operator".to_owned(),
+            cluster_domain: "cluster.local".to_owned(),
+            alpha_topology: false,
+            allow_local_sources: false,
+            known_kinds: BTreeSet::new(),
+            id_rest: SignedDuration::from_mins(10),
+            reform_timeout: SignedDuration::from_mins(2),
+            node_lost_after: SignedDuration::from_mins(1),
+            drain_settle: SignedDuration::from_secs(10),
+            resync: SignedDuration::from_mins(5),
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The conditions. Each part has a verdict of its own; `Ready` is the first part's that isn't ready.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kvasir_operator_api::{
+    ConditionType, GroupState, InferenceServiceStatus, MAX_MESSAGE_BYTES, NetworkMode, Reason, TlsMode,
+};
+
+use super::engines;
+use crate::field_error::FieldError;
+use crate::groups::recovery;
+use crate::observed::Observed;
+use crate::plan::Plan;
+use crate::text::clip;
+use crate::validate::Validated;
+
+/// What is known about one part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// True, False or, where nothing is known yet, nothing.
+    pub status: Option<bool>,
+    /// Why, in one word.
+    pub reason: Reason,
+    /// Why, for people.
+    pub message: String,
+}
+
+impl Verdict {
+    pub(super) fn yes(reason: Reason, message: impl Into<String>) -> Self {
+        Self::new(Some(true), reason, message)
+    }
+
+    pub(super) fn no(reason: Reason, message: impl Into<String>) -> Self {
+        Self::new(Some(false), reason, message)
+    }
+
+    pub(super) fn unknown(reason: Reason, message: impl Into<String>) -> Self {
+        Self::new(None, reason, message)
+    }
+
+    fn new(status: Option<bool>, reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// Conditions of a service whose spec was accepted.
+pub(super) fn accepted(
+    service: &Validated,
+    plan: &Plan,
+    observed: &Observed,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let is_accepted = acceptance(plan);
+    let model = engines::model(plan, observed);
+    let engines = engines::engines(service, plan, observed);
+    let gateway = gateway(service, plan, observed);
+    let certificates = certificates(service, observed, now);
+    let ready = ready(
+        service,
+        &[&is_accepted, &certificates, &model, &engines, &gateway],
+    );
+    let verdicts = [
+        (ConditionType::Ready, ready),
+        (ConditionType::Accepted, is_accepted),
+        (ConditionType::ModelReady, model),
+        (ConditionType::EnginesReady, engines),
+        (ConditionType::GatewayReady, gateway),
+        (ConditionType::NetworkSecured, network(service, plan, observed)),
+        (ConditionType::CertificatesReady, certificates),
+        (
+            ConditionType::AutoscalingActive,
+            Verdict::no(Reason::Disabled, "spec.replicas is yours"),
+        ),
+        (ConditionType::Progressing, progressing(service, plan)),
+        (ConditionType::Degraded, degraded(plan)),
+    ];
+    verdicts
+        .into_iter()
+        .map(|(kind, verdict)| condition(kind, &verdict, service.generation, &observed.status, now))
+        .collect()
+}
+
+/// Conditions of a service whose spec was refused. The other parts keep what was last known of them.
+pub(super) fn refused(
+    generation: i64,
+    errors: &[FieldError],
+    before: &InferenceServiceStatus,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let reason = errors.first().map_or(Reason::InvalidSpec, |error| error.reason);
+    let text = errors
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ");
+    ConditionType::ALL
+        .into_iter()
+        .map(|kind| match kind {
+            ConditionType::Accepted => {
+                condition(kind, &Verdict::no(reason, text.as_str()), generation, before, now)
+            }
+            ConditionType::Ready => condition(
+                kind,
+                &Verdict::no(Reason::NotAccepted, text.as_str()),
+                generation,
+                before,
+                now,
+            ),
+            other => before
+                .conditions
+                .iter()
+                .find(|c| c.type_ == other.as_str())
+                .cloned()
+                .unwrap_or_else(|| {
+                    condition(
+                        other,
+                        &Verdict::unknown(Reason::Reconciling, "the spec isn't accepted"),
+                        generation,
+                        before,
+                        now,
+                    )
+                }),
+        })
+        .collect()
+}
+
+/// A condition whose time changes only when its status does.
+fn condition(
+    kind: ConditionType,
+    verdict: &Verdict,
+    generation: i64,
+    before: &InferenceServiceStatus,
+    now: Timestamp,
+) -> Condition {
+    let status = match verdict.status {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let since = before
+        .conditions
+        .iter()
+        .find(|c| c.type_ == kind.as_str() && c.status == status)
+        .map(|c| c.last_transition_time.clone());
+    Condition {
+        type_: kind.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: verdict.reason.as_str().to_owned(),
+        message: clip(&verdict.message, MAX_MESSAGE_BYTES),
+        observed_generation: Some(generation),
+        last_transition_time: since.unwrap_or(Time(now)),
+    }
+}
+
+fn ready(service: &Validated, parts: &[&Verdict]) -> Verdict {
+    if service.spec.suspend {
+        return Verdict::no(Reason::Suspended, "spec.suspend is set: all groups are stopped");
+    }
+    // In the order of `parts`.
+    let names = [
+        Reason::NotAccepted,
+        Reason::CertificatesNotReady,
+        Reason::ModelNotReady,
+        Reason::EnginesNotReady,
+        Reason::GatewayNotReady,
+    ];
+    let mut not_ready = parts
+        .iter()
+        .zip(names)
+        .filter(|(part, _)| part.status != Some(true));
+    // A part that is known to be bad explains more than one that nobody knows about yet.
+    let bad = not_ready.clone().find(|(part, _)| part.status == Some(false));
+    match bad.or_else(|| not_ready.next()) {
+        None => Verdict::yes(Reason::AllComponentsReady, "the service answers requests"),
+        Some((part, _)) if part.status.is_none() => {
+            Verdict::unknown(Reason::Reconciling, part.message.clone())
+        }
+        Some((part, reason)) => Verdict::no(reason, format!("{}: {}", part.reason, part.message)),
+    }
+}
+
+fn acceptance(plan: &Plan) -> Verdict {
+    match plan.collisions.first() {
+        Some(taken) => Verdict::no(
+            Reason::NameCollision,
+            format!(
+                "{taken} exists and belongs to somebody else: delete it or give the service another name"
+            ),
+        ),
+        None => Verdict::yes(Reason::Valid, "the spec can be built"),
+    }
+}
+
+fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
+    if !service.spec.gateway.enabled {
+        return Verdict::yes(Reason::Disabled, "spec.gateway.enabled is false");
+    }
+    let ready = observed.ready_gateway_pods();
+    if ready == 0 {
+        let wanted = service.spec.gateway.replicas;
+        return Verdict::no(
+            Reason::DeploymentUnavailable,
+            format!("0 of {wanted} gateway pods are ready"),
+        );
+    }
+    if plan.decisions.groups.iter().all(|g| g.state != GroupState::Ready) {
+        return Verdict::no(Reason::NoReadyGroups, "no group takes requests");
+    }
+    Verdict::yes(Reason::Available, format!("{ready} gateway pods are ready"))
+}
+
+fn network(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
+    if service.spec.network.mode == NetworkMode::Open {
+        return Verdict::no(
+            Reason::Open,
+            "spec.network.mode is Open: every pod of the cluster can reach the engines",
+        );
+    }
+    let failed = observed
+        .failed_writes
+        .iter()
+        .find(|(object, _)| object.kind == crate::child::Kind::NetworkPolicy);
+    if let Some((object, why)) = failed {
+        return Verdict::no(Reason::PolicyApplyFailed, format!("{object}: {why}"));
+    }
+    let pending = plan
+        .write
+        .iter()
+        .any(|w| w.child.reference.kind == crate::child::Kind::NetworkPolicy);
+    match observed.policies_enforced {
+        Some(false) => Verdict::no(
+            Reason::EnforcementUnverified,
+            "a probe pod could connect to an engine: the cluster's network ignores NetworkPolicies; install one that enforces them",
+        ),
+        Some(true) if !pending => Verdict::yes(
+            Reason::PoliciesApplied,
+            "all policies are in place, and a probe pod was refused",
+        ),
+        _ => Verdict::unknown(
+            Reason::ProbePending,
+            "whether the cluster's network enforces the policies hasn't been probed yet",
+        ),
+    }
+}
+
+fn certificates(service: &Validated, observed: &Observed, now: Timestamp) -> Verdict {
+    if service.spec.tls.mode == TlsMode::Off {
+        return Verdict::yes(
+            Reason::Disabled,
+            "spec.tls.mode is Off: traffic is readable on the wire",
+        );
+    }
+    if service.spec.tls.mode == TlsMode::Provided {
+        return Verdict::yes(Reason::Issued, "the pods mount the Secret that was given");
+    }
+    let Some(view) = observed.certificates else {
+        return Verdict::unknown(Reason::Reconciling, "no certificate has been issued yet");
+    };
+    if view.missing > 0 {
+        return Verdict::no(
+            Reason::IssueFailed,
+            format!("{} certificates are missing", view.missing),
+        );
+    }
+    // Renewal is due at half of the life; when only a quarter is left, it has failed for long.
+    let quarter = SignedDuration::from_hours(service.spec.tls.validity_hours.into()) / 4;
+    if view.first_end.duration_since(now) < quarter {
+        return Verdict::no(
+            Reason::ExpiringSoon,
+            format!("a certificate ends at {} and wasn't renewed", view.first_end),
+        );
+    }
+    Verdict::yes(Reason::Issued, "all certificates are valid")
+}
+
+fn progressing(service: &Validated, plan: &Plan) -> Verdict {
+    let decisions = &plan.decisions;
+    let rollout = &decisions.rollout;
+    if let Some(failed) = rollout
+        .failed_revision
+        .as_ref()
+        .filter(|failed| **failed == plan.update)
+    {
+        let why = rollout.failure.clone().unwrap_or_default();
+        return if decisions.target == plan.update {
+            Verdict::no(Reason::DeadlineExceeded, format!("revision {failed}: {why}"))
+        } else {
+            Verdict::no(
+                Reason::RolledBack,
+                format!(
+                    "revision {failed}: {why}; groups have revision {}",
+                    decisions.target
+                ),
+            )
+        };
+    }
+    if let Some(weight) = decisions.canary_weight {
+        return Verdict::yes(
+            Reason::CanaryPaused,
+            format!("revision {} gets {weight} % of the requests", decisions.target),
+        );
+    }
+    let updated = decisions
+        .groups
+        .iter()
+        .filter(|g| g.revision == decisions.target)
+        .count();
+    let all = decisions.groups.len();
+    if decisions.current.as_ref() != Some(&decisions.target) || updated < all {
+        return Verdict::yes(
+            Reason::NewRevision,
+            format!("{updated} of {all} groups have revision {}", decisions.target),
+        );
+    }
+    if all != service.wanted_groups() || !decisions.create.is_empty() {
+        return Verdict::yes(
+            Reason::Scaling,
+            format!("{all} groups exist, {} are wanted", service.wanted_groups()),
+        );
+    }
+    Verdict::no(
+        Reason::Complete,
+        format!("all groups have revision {}", decisions.target),
+    )
+}
+
+/// How many restarts of a rank are often.
+const FLAPPING_RESTARTS: i32 = 3;
+
+fn degraded(plan: &Plan) -> Verdict {
+    let groups = &plan.decisions.groups;
+    let with = |state: GroupState| groups.iter().find(move |g| g.state == state);
+    if let Some(group) = with(GroupState::Exhausted) {
+        let why = group
+            .last_failure
+            .as_ref()
+            .map(|f| recovery::describe(group.id, f))
+            .unwrap_or_default();
+        return Verdict::yes(
+            Reason::GroupRestartBudgetExhausted,
+            format!(
+                "group {} used up its restarts and stays for inspection. {why}",
+                group.id
+            ),
+        );
+    }
+    if let Some(group) = with(GroupState::Lost) {
+        let node = group.node.as_deref().unwrap_or("unknown");
+        return Verdict::yes(
+            Reason::NodeLost,
+            format!("group {}: node {node} doesn't answer", group.id),
+        );
+    }
+    let flapping = groups
+        .iter()
+        .find(|g| g.seen.iter().any(|pod| pod.restarts >= FLAPPING_RESTARTS) && g.unready_since.is_some());
+    if let Some(group) = flapping {
+        let why = group
+            .last_failure
+            .as_ref()
+            .map(|f| recovery::describe(group.id, f))
+            .unwrap_or_default();
+        return Verdict::yes(Reason::RankFlapping, why);
+    }
+    let recovering = groups
+        .iter()
+        .filter(|g| g.state == GroupState::Recovering)
+        .count();
+    if recovering > 0 {
+        return Verdict::yes(
+            Reason::PartialGroups,
+            format!("{recovering} of {} groups recover", groups.len()),
+        );
+    }
+    Verdict::no(Reason::AsExpected, "nothing is wrong")
+}

@@ -1,0 +1,158 @@
+//! What is reported: conditions, counters, columns.
+//!
+//! Everything is computed anew from what was observed and decided, never added up, so that no counter can drift
+//! (ai-dynamo/dynamo#10527). A condition's time changes only when its status flips. The same inputs give the same status, and
+//! a status that equals the last one isn't written.
+
+mod conditions;
+mod engines;
+
+use jiff::Timestamp;
+use kvasir_operator_api::{
+    AutoscalingMode, AutoscalingStatus, GatewayStatus, GroupState, GroupStatus, InferenceService,
+    InferenceServiceStatus, ModelStatus, NetworkStatus, Reason, TlsMode, VersionStatus, labels, names::Names,
+};
+
+use crate::build::services::gateway_port;
+use crate::field_error::FieldError;
+use crate::observed::Observed;
+use crate::plan::Plan;
+use crate::settings::Settings;
+use crate::validate::Validated;
+
+pub use conditions::Verdict;
+
+/// Most groups whose details are listed.
+const MAX_LISTED_GROUPS: usize = 256;
+
+/// Status of a service whose spec was accepted.
+pub fn accepted(
+    service: &Validated,
+    plan: &Plan,
+    observed: &Observed,
+    settings: &Settings,
+    now: Timestamp,
+) -> InferenceServiceStatus {
+    let before = &observed.status;
+    let groups = &plan.decisions.groups;
+    let count = |keep: &dyn Fn(&&GroupStatus) -> bool| count(groups.iter().filter(keep).count());
+    let available = count(&|g| g.state == GroupState::Ready);
+    InferenceServiceStatus {
+        observed_generation: Some(service.generation),
+        conditions: conditions::accepted(service, plan, observed, now),
+        replicas: count(&|_| true),
+        ready_replicas: count(&|g| g.ready_since.is_some() && g.unready_since.is_none()),
+        updated_replicas: count(&|g| g.revision == plan.update),
+        available_replicas: available,
+        selector: labels::leaders_selector(service.names.service()),
+        current_revision: plan.decisions.current.clone(),
+        update_revision: Some(plan.update.clone()),
+        rollout: Some(plan.decisions.rollout.clone()),
+        groups: listed(groups),
+        resting_ids: plan.decisions.resting.clone(),
+        adapters: Vec::new(),
+        model: Some(ModelStatus {
+            name: service.model_name().to_owned(),
+            ..before.model.clone().unwrap_or_default()
+        }),
+        gateway: gateway(service, observed),
+        autoscaling: Some(autoscaling(observed)),
+        network: Some(NetworkStatus {
+            policies: i32::try_from(plan.policies).unwrap_or(i32::MAX),
+            mode: service.spec.network.mode,
+        }),
+        versions: Some(VersionStatus {
+            operator: settings.version.clone(),
+            engine_image: plan.image.clone(),
+        }),
+    }
+}
+
+/// Status of a service whose spec can't be built. What runs goes on running and stays listed.
+pub fn refused(
+    service: &InferenceService,
+    errors: &[FieldError],
+    settings: &Settings,
+    now: Timestamp,
+) -> InferenceServiceStatus {
+    let before = service.status.clone().unwrap_or_default();
+    let generation = service.metadata.generation.unwrap_or_default();
+    let names = Names::new(service.metadata.name.as_deref().unwrap_or_default());
+    InferenceServiceStatus {
+        observed_generation: Some(generation),
+        conditions: conditions::refused(generation, errors, &before, now),
+        selector: labels::leaders_selector(names.service()),
+        versions: Some(VersionStatus {
+            operator: settings.version.clone(),
+            ..before.versions.clone().unwrap_or_default()
+        }),
+        ..before
+    }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Groups that need attention first, when there are more than can be listed; by id in the end.
+fn listed(groups: &[GroupStatus]) -> Vec<GroupStatus> {
+    let mut all = groups.to_vec();
+    if all.len() > MAX_LISTED_GROUPS {
+        all.sort_by_key(|g| (g.state == GroupState::Ready && !g.draining, g.id));
+        all.truncate(MAX_LISTED_GROUPS);
+        all.sort_by_key(|g| g.id);
+    }
+    all
+}
+
+fn gateway(service: &Validated, observed: &Observed) -> Option<GatewayStatus> {
+    if !service.spec.gateway.enabled {
+        return None;
+    }
+    let scheme = if service.spec.tls.mode == TlsMode::Off {
+        "http"
+    } else {
+        "https"
+    };
+    let port = gateway_port(service);
+    let suffix = match (scheme, port) {
+        ("https", 443) | ("http", 80) => String::new(),
+        _ => format!(":{port}"),
+    };
+    let host = Names::dns(&service.names.gateway(), &service.namespace);
+    let internal = format!("{scheme}://{host}{suffix}");
+    let outside = service.spec.gateway.ingress.as_ref().map(|ingress| {
+        let scheme = if ingress.tls_secret_name.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://{}", ingress.host)
+    });
+    Some(GatewayStatus {
+        url: Some(outside.unwrap_or_else(|| internal.clone())),
+        internal_url: Some(internal),
+        ready_replicas: count(observed.ready_gateway_pods()),
+    })
+}
+
+fn autoscaling(observed: &Observed) -> AutoscalingStatus {
+    let loads = &observed.loads;
+    let number = i32::try_from(loads.len()).ok().filter(|n| *n > 0);
+    let sum = |value: fn(&crate::observed::GroupLoad) -> i64| loads.values().map(value).sum::<i64>();
+    AutoscalingStatus {
+        active: Some(format!("{:?}", AutoscalingMode::Off)),
+        kv_usage_permille: number
+            .map(|n| i32::try_from(sum(|l| l.kv_usage_permille.into()) / i64::from(n)).unwrap_or(1000)),
+        queue_depth: number.map(|_| i32::try_from(sum(|l| l.waiting.into())).unwrap_or(i32::MAX)),
+        ..AutoscalingStatus::default()
+    }
+}
+
+/// The reason of the first part that isn't as it should be, for people.
+pub fn summary(status: &InferenceServiceStatus) -> &str {
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    ready.map_or(Reason::Reconciling.as_str(), |condition| {
+        condition.reason.as_str()
+    })
+}

@@ -1,0 +1,183 @@
+//! Decides whether a spec can be built by this operator.
+//!
+//! The API server has applied defaults and evaluated the definition's rules; what is judged here needs the operator's own
+//! settings, an annotation, or knows what isn't built yet. Everything that is wrong is reported at once, each with its field,
+//! as `Accepted=False`. A field that is known and can't be honoured is always refused, never ignored.
+
+mod network;
+mod overrides;
+mod resources;
+mod unsupported;
+
+use kvasir_operator_api::names::Names;
+use kvasir_operator_api::{AuthMode, InferenceService, InferenceServiceSpec, Reason, labels};
+
+pub use overrides::OWNED_LABEL_PREFIX;
+
+use crate::field_error::FieldError;
+use crate::ranks::Shape;
+use crate::settings::Settings;
+
+/// A service whose spec can be built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Validated {
+    /// Name of the service.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid.
+    pub uid: String,
+    /// The generation that was judged.
+    pub generation: i64,
+    /// Names of its children.
+    pub names: Names,
+    /// The shape of its groups.
+    pub shape: Shape,
+    /// The revision that a person promotes, from the annotation.
+    pub promote: Option<String>,
+    /// The spec.
+    pub spec: InferenceServiceSpec,
+}
+
+impl Validated {
+    /// The model id that clients use.
+    pub fn model_name(&self) -> &str {
+        self.spec.model.name.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Groups that should exist.
+    pub fn wanted_groups(&self) -> usize {
+        if self.spec.suspend {
+            0
+        } else {
+            usize::try_from(self.spec.replicas).unwrap_or(0)
+        }
+    }
+
+    /// Groups that a drain must leave.
+    pub fn minimum_available(&self) -> usize {
+        let given = self.spec.disruption.min_available_groups;
+        let minimum = given.unwrap_or_else(|| (self.spec.replicas - 1).max(1));
+        usize::try_from(minimum).unwrap_or(0)
+    }
+}
+
+/// Judges the service's spec.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of paths.
+pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Validated, Vec<FieldError>> {
+    let spec = &service.spec;
+    let mut errors = Vec::new();
+    unsupported::check(spec, &mut errors);
+    let shape = shape(spec, settings, &mut errors);
+    source(spec, settings, &mut errors);
+    anonymous(service, &mut errors);
+    overrides::check(spec.pod_overrides.as_ref(), &mut errors);
+    network::check(&spec.network, &mut errors);
+    resources::check("spec.engine.resources", &spec.engine.resources, &mut errors);
+    resources::check("spec.gateway.resources", &spec.gateway.resources, &mut errors);
+    let metadata = &service.metadata;
+    match shape {
+        Some(shape) if errors.is_empty() => Ok(Validated {
+            name: metadata.name.clone().unwrap_or_default(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            names: Names::new(metadata.name.as_deref().unwrap_or_default()),
+            shape,
+            promote: annotation(service, labels::PROMOTE).map(str::to_owned),
+            spec: spec.clone(),
+        }),
+        _ => {
+            errors.sort();
+            Err(errors)
+        }
+    }
+}
+
+fn annotation<'a>(service: &'a InferenceService, key: &str) -> Option<&'a str> {
+    service
+        .metadata
+        .annotations
+        .as_ref()?
+        .get(key)
+        .map(String::as_str)
+}
+
+fn shape(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<FieldError>) -> Option<Shape> {
+    match Shape::new(&spec.topology) {
+        Ok(shape) => {
+            if shape.ranks() > 1 && !settings.alpha_topology {
+                errors.push(FieldError::new(
+                    "spec.topology",
+                    Reason::Unsupported,
+                    format!(
+                        "groups of {} ranks are alpha: start the operator with --alpha-topology, or set tensor, pipeline and data to 1",
+                        shape.ranks()
+                    ),
+                ));
+            }
+            Some(shape)
+        }
+        Err(error) => {
+            errors.push(FieldError::new(
+                "spec.topology",
+                Reason::InvalidTopology,
+                error.to_string(),
+            ));
+            None
+        }
+    }
+}
+
+fn source(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<FieldError>) {
+    let source = &spec.model.source;
+    let set = [
+        source.pvc.is_some(),
+        source.image.is_some(),
+        source.hugging_face.is_some(),
+        source.s3.is_some(),
+        source.http.is_some(),
+        source.local.is_some(),
+    ];
+    if set.iter().filter(|set| **set).count() != 1 {
+        errors.push(FieldError::new(
+            "spec.model.source",
+            Reason::UnsupportedSource,
+            "exactly one of pvc, image, huggingFace, s3, http and local must be set",
+        ));
+    }
+    if source.local.is_some() && !settings.allow_local_sources {
+        errors.push(FieldError::new(
+            "spec.model.source.local",
+            Reason::UnsupportedSource,
+            "a folder of the node can be served only where the operator runs with --allow-local-sources; use pvc or image",
+        ));
+    }
+    let fetches = source.hugging_face.is_some();
+    let closed =
+        spec.network.mode == kvasir_operator_api::NetworkMode::Strict && spec.network.model_egress.is_empty();
+    if fetches && closed {
+        errors.push(FieldError::new(
+            "spec.network.modelEgress",
+            Reason::UnsupportedSource,
+            "the model is fetched over the network, but no address is open: list the hub's addresses, or use pvc or image",
+        ));
+    }
+}
+
+/// The API server's rules can't see annotations, so this one is judged here.
+fn anonymous(service: &InferenceService, errors: &mut Vec<FieldError>) {
+    let open = service.spec.gateway.enabled && service.spec.gateway.auth.mode == AuthMode::None;
+    if open && annotation(service, labels::ALLOW_ANONYMOUS) != Some("true") {
+        errors.push(FieldError::new(
+            "spec.gateway.auth.mode",
+            Reason::AnonymousNotAllowed,
+            format!(
+                "mode None lets everybody who reaches the gateway use the model: set the annotation {}: \"true\" if that is meant, or use APIKey",
+                labels::ALLOW_ANONYMOUS
+            ),
+        ));
+    }
+}

@@ -1,0 +1,69 @@
+//! Address ranges that the API server's rules can't compare.
+
+use std::net::IpAddr;
+
+use kvasir_operator_api::{NetworkSpec, Reason};
+
+use crate::cidr::Cidr;
+use crate::field_error::FieldError;
+
+/// Refuses ranges that aren't and exceptions that lie outside their range: the API server would refuse the whole policy.
+pub(super) fn check(spec: &NetworkSpec, errors: &mut Vec<FieldError>) {
+    for (i, rule) in spec.model_egress.iter().enumerate() {
+        block(
+            &format!("spec.network.modelEgress[{i}]"),
+            &rule.cidr,
+            &rule.except,
+            errors,
+        );
+    }
+    for (i, rule) in spec.gateway_egress.iter().enumerate() {
+        block(
+            &format!("spec.network.gatewayEgress[{i}]"),
+            &rule.cidr,
+            &rule.except,
+            errors,
+        );
+    }
+    for (i, peer) in spec.allowed_clients.iter().enumerate() {
+        if let Some(range) = &peer.ip_block {
+            block(
+                &format!("spec.network.allowedClients[{i}].ipBlock"),
+                &range.cidr,
+                &range.except,
+                errors,
+            );
+        }
+    }
+    let address = &spec.dns.node_local_address;
+    if !address.is_empty() && address.parse::<IpAddr>().is_err() {
+        errors.push(FieldError::new(
+            "spec.network.dns.nodeLocalAddress",
+            Reason::InvalidSpec,
+            format!("{address:?} isn't an IP address: give the node's DNS cache, or an empty text for none"),
+        ));
+    }
+}
+
+fn block(path: &str, cidr: &str, except: &[String], errors: &mut Vec<FieldError>) {
+    let outer = parse(&format!("{path}.cidr"), cidr, errors);
+    for (i, text) in except.iter().enumerate() {
+        let path = format!("{path}.except[{i}]");
+        let inner = parse(&path, text, errors);
+        if let (Some(outer), Some(inner)) = (outer, inner)
+            && !outer.holds(&inner)
+        {
+            let message = format!("{text} isn't a part of {cidr}: an exception must lie inside its range");
+            errors.push(FieldError::new(path, Reason::InvalidSpec, message));
+        }
+    }
+}
+
+fn parse(path: &str, text: &str, errors: &mut Vec<FieldError>) -> Option<Cidr> {
+    let parsed = Cidr::parse(text);
+    if parsed.is_none() {
+        let message = format!("{text:?} isn't an address range such as 10.0.0.0/8");
+        errors.push(FieldError::new(path, Reason::InvalidSpec, message));
+    }
+    parsed
+}

@@ -1,0 +1,115 @@
+//! Fields that this version knows and can't honour yet.
+
+use kvasir_operator_api::{
+    AcceleratorType, AutoscalingMode, Gang, InferenceServiceSpec, ModelFormat, Reason, TlsMode,
+};
+
+use crate::field_error::FieldError;
+
+/// Refuses each such field that is set.
+#[expect(clippy::too_many_lines, reason = "one table, a row per field")]
+pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
+    let scaled = spec
+        .autoscaling
+        .as_ref()
+        .is_some_and(|a| a.mode != AutoscalingMode::Off);
+    let cuda = spec.accelerator.r#type == AcceleratorType::CUDA;
+    let fields = [
+        (
+            !spec.model.adapters.is_empty(),
+            "spec.model.adapters",
+            "LoRA adapters aren't built yet: leave the field out",
+        ),
+        (
+            spec.roles.is_some(),
+            "spec.roles",
+            "separate prefill and decode groups aren't built yet: leave the field out",
+        ),
+        (
+            spec.engine.kv.cpu_offload.is_some(),
+            "spec.engine.kv.cpuOffload",
+            "moving cold blocks to host memory isn't built yet: leave the field out",
+        ),
+        (
+            spec.model.source.s3.is_some(),
+            "spec.model.source.s3",
+            "S3 isn't built yet: use pvc, image or huggingFace",
+        ),
+        (
+            scaled,
+            "spec.autoscaling",
+            "autoscaling isn't built yet: leave the field out and set spec.replicas, or use mode Off",
+        ),
+        (cuda, "spec.accelerator.type", "CUDA isn't built yet: use CPU"),
+        (
+            spec.topology.expert_parallel,
+            "spec.topology.expertParallel",
+            "dividing experts among ranks isn't built yet: set it to false",
+        ),
+        (
+            spec.scheduling.gang != Gang::None,
+            "spec.scheduling.gang",
+            "gang scheduling isn't built yet: use None",
+        ),
+        (
+            spec.gateway.route.is_some(),
+            "spec.gateway.route",
+            "HTTPRoutes aren't built yet: use gateway.ingress or gateway.service",
+        ),
+        (
+            spec.model.source.http.is_some(),
+            "spec.model.source.http",
+            "the engine can't fetch single files yet: use pvc, image or huggingFace",
+        ),
+        (
+            spec.model.sha256.is_some(),
+            "spec.model.sha256",
+            "the engine doesn't verify a given digest yet: pin image by digest or huggingFace by commit",
+        ),
+        (
+            spec.model.format != ModelFormat::Auto,
+            "spec.model.format",
+            "the engine finds the format itself: use Auto",
+        ),
+        (
+            spec.engine.quantization.is_some(),
+            "spec.engine.quantization",
+            "the engine reads the quantization from the files: leave the field out",
+        ),
+        (
+            spec.engine.kv.memory_fraction_percent.is_some(),
+            "spec.engine.kv.memoryFractionPercent",
+            "shares of memory aren't built yet: use kv.memory, or leave both out",
+        ),
+        (
+            spec.tls.mode == TlsMode::CertManager,
+            "spec.tls.mode",
+            "cert-manager isn't used yet: use Internal, or Provided with a Secret that cert-manager keeps",
+        ),
+        (
+            spec.observability.service_monitor,
+            "spec.observability.serviceMonitor",
+            "ServiceMonitors aren't made yet: use podMonitor",
+        ),
+        (
+            spec.observability.rules,
+            "spec.observability.rules",
+            "PrometheusRules aren't made yet: set it to false",
+        ),
+        (
+            spec.observability.tracing.is_some(),
+            "spec.observability.tracing",
+            "spans aren't sent yet: leave the field out",
+        ),
+        (
+            spec.gateway.gateway_ref.is_some(),
+            "spec.gateway.gatewayRef",
+            "shared gateways aren't built yet: set gateway.enabled to true",
+        ),
+    ];
+    for (is_set, path, message) in fields {
+        if is_set {
+            errors.push(FieldError::new(path, Reason::Unsupported, message));
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! A cluster in memory: an API server with uids, preconditions and stale reads, a StatefulSet controller, and kubelets whose
+//! pods start, fail and go. It is deliberately simple, and strict where the operator could do harm.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use kvasir_operator_api::{InferenceService, InferenceServiceStatus, labels};
+use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
+use kvasir_operator_core::observed::{
+    CertificatesView, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
+};
+use kvasir_operator_core::{Plan, Settings, plan, status, validate};
+use serde_json::{Value, json};
+
+/// Uid of the service.
+pub(crate) const UID: &str = "service-uid";
+
+/// A manifest with the one required field.
+pub(crate) fn service(spec: Value) -> InferenceService {
+    let mut object = json!({
+        "apiVersion": "kvasir.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": { "name": "chat", "namespace": "team", "uid": UID, "generation": 1 },
+        "spec": { "model": { "source": { "pvc": { "claimName": "models" } } } },
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        object["spec"][key] = value.clone();
+    }
+    serde_json::from_value(object).unwrap()
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pod {
+    pub(crate) view: PodView,
+    revision: String,
+    age: u32,
+    leaving: u32,
+}
+
+pub(crate) struct Fake {
+    pub(crate) service: InferenceService,
+    pub(crate) settings: Settings,
+    pub(crate) objects: BTreeMap<ObjectRef, Live>,
+    pub(crate) pods: BTreeMap<String, Pod>,
+    pub(crate) nodes: BTreeMap<String, NodeView>,
+    pub(crate) written: BTreeMap<ObjectRef, Written>,
+    pub(crate) loads: BTreeMap<i32, GroupLoad>,
+    pub(crate) now: Timestamp,
+    /// Engines of this spec.restartedAt value never become ready: they end at once.
+    pub(crate) broken: BTreeSet<String>,
+    /// Mutating requests so far.
+    pub(crate) writes: usize,
+    version: u64,
+    uids: u64,
+    snapshots: Vec<(Observed, InferenceService, u64)>,
+}
+
+impl Fake {
+    pub(crate) fn new(spec: Value) -> Self {
+        Self {
+            service: service(spec),
+            settings: Settings {
+                alpha_topology: true,
+                ..Settings::default()
+            },
+            objects: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            nodes: (0..4)
+                .map(|i| (format!("node-{i}"), NodeView::default()))
+                .collect(),
+            written: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            now: "2026-11-29T12:00:00Z".parse().unwrap(),
+            broken: BTreeSet::new(),
+            writes: 0,
+            version: 0,
+            uids: 0,
+            snapshots: Vec::new(),
+        }
+    }
+
+    pub(crate) fn observe(&self) -> Observed {
+        Observed {
+            children: self.objects.values().cloned().collect(),
+            pods: self.pods.values().map(|pod| pod.view.clone()).collect(),
+            nodes: self.nodes.clone(),
+            written: self.written.clone(),
+            loads: self.loads.clone(),
+            failed_writes: BTreeMap::new(),
+            certificates: Some(CertificatesView {
+                first_end: self.now + SignedDuration::from_hours(24),
+                missing: 0,
+            }),
+            policies_enforced: Some(true),
+            status: self.service.status.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Keeps what a reader sees now, for a later stale read.
+    pub(crate) fn snapshot(&mut self) {
+        self.snapshots
+            .push((self.observe(), self.service.clone(), self.version));
+    }
+
+    /// One round of the operator with what is true now.
+    pub(crate) fn reconcile(&mut self) -> Plan {
+        self.round(self.observe(), self.service.clone(), self.version)
+    }
+
+    /// One round with an old snapshot, if there is one.
+    pub(crate) fn reconcile_stale(&mut self) {
+        if let Some((observed, service, version)) = self.snapshots.pop() {
+            self.round(observed, service, version);
+        }
+    }
+
+    fn round(&mut self, mut observed: Observed, service: InferenceService, version: u64) -> Plan {
+        // What the operator wrote is in its own memory and never stale.
+        observed.written.clone_from(&self.written);
+        let validated = validate(&service, &self.settings).unwrap_or_else(|errors| panic!("{errors:?}"));
+        let made = plan(&validated, &observed, &self.settings, self.now);
+        // Twice the work for every round would make the properties slow.
+        if self.writes.is_multiple_of(4) {
+            let again = plan(&validated, &observed, &self.settings, self.now);
+            assert_eq!(made, again, "a plan is a function");
+        }
+        let new = status::accepted(&validated, &made, &observed, &self.settings, self.now);
+        // Over the version that was read, and before anything else.
+        if version != self.version {
+            return made;
+        }
+        if self.service.status.as_ref() != Some(&new) {
+            self.service.status = Some(new);
+            self.version += 1;
+            self.writes += 1;
+        }
+        self.apply(&made);
+        made
+    }
+
+    fn apply(&mut self, made: &Plan) {
+        for write in &made.write {
+            self.writes += 1;
+            self.write(&write.child, write.create);
+        }
+        for delete in &made.delete {
+            self.writes += 1;
+            if self
+                .objects
+                .get(&delete.reference)
+                .is_some_and(|live| live.uid == delete.uid)
+            {
+                assert!(
+                    self.objects[&delete.reference].is_owned_by(UID),
+                    "{} isn't ours",
+                    delete.reference
+                );
+                self.objects.remove(&delete.reference);
+            }
+        }
+        for (name, uid) in &made.decisions.restart_pods {
+            self.writes += 1;
+            if self.pods.get(name).is_some_and(|pod| pod.view.uid == *uid) {
+                self.delete_pod(name);
+            }
+        }
+        for (name, uid) in &made.decisions.unlabel_pods {
+            self.writes += 1;
+            if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.view.uid == *uid) {
+                pod.view.loading = false;
+            }
+        }
+    }
+
+    fn write(&mut self, child: &Child, create: bool) {
+        check_child(&child.object, &child.reference);
+        let existing = self.objects.get(&child.reference);
+        if create && existing.is_some() {
+            return;
+        }
+        if let Some(live) = existing {
+            assert!(
+                live.is_owned_by(UID),
+                "{} isn't ours and was written",
+                child.reference
+            );
+        }
+        if child.reference.kind == Kind::StatefulSet && existing.is_none() {
+            let id = child.object["metadata"]["labels"][labels::GROUP]
+                .as_str()
+                .unwrap();
+            let id: i32 = id.parse().unwrap();
+            assert!(
+                self.pods.values().all(|p| p.view.group != Some(id)),
+                "id {id} is given out while its pods live"
+            );
+        }
+        let uid = existing.map_or_else(|| self.uids.to_string(), |live| live.uid.clone());
+        self.uids += 1;
+        let mut object = child.object.clone();
+        object["metadata"]["uid"] = uid.clone().into();
+        let live = Live::new(child.reference.kind, object).unwrap();
+        self.written.insert(
+            child.reference.clone(),
+            Written {
+                uid,
+                digest: live.digest(),
+            },
+        );
+        self.objects.insert(child.reference.clone(), live);
+    }
+
+    /// Time passes for controllers and kubelets.
+    pub(crate) fn tick(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+        self.remove_left_pods();
+        self.create_missing_pods();
+        for pod in self.pods.values_mut() {
+            advance(pod, &self.nodes, &self.broken);
+        }
+    }
+
+    fn remove_left_pods(&mut self) {
+        let alive: BTreeSet<i32> = self
+            .objects
+            .values()
+            .filter(|live| live.reference.kind == Kind::StatefulSet)
+            .filter_map(|live| live.label(labels::GROUP)?.parse().ok())
+            .collect();
+        let orphans: Vec<String> = self
+            .pods
+            .values()
+            .filter(|pod| pod.view.group.is_some_and(|id| !alive.contains(&id)))
+            .map(|pod| pod.view.name.clone())
+            .collect();
+        for name in orphans {
+            self.delete_pod(&name);
+        }
+        let nodes = &self.nodes;
+        self.pods.retain(|_, pod| {
+            let answers = pod
+                .view
+                .node
+                .as_ref()
+                .is_none_or(|n| nodes[n].not_ready_since.is_none());
+            if pod.view.deleting && answers {
+                pod.leaving += 1;
+            }
+            pod.leaving < 3
+        });
+    }
+
+    fn create_missing_pods(&mut self) {
+        let sets: Vec<Live> = self
+            .objects
+            .values()
+            .filter(|live| matches!(live.reference.kind, Kind::StatefulSet | Kind::Deployment))
+            .cloned()
+            .collect();
+        for set in sets {
+            let is_gateway = set.reference.kind == Kind::Deployment;
+            let spec = &set.object["spec"];
+            for ordinal in 0..spec["replicas"].as_i64().unwrap_or(0) as i32 {
+                let name = format!("{}-{ordinal}", set.reference.name);
+                if self.pods.contains_key(&name) {
+                    continue;
+                }
+                self.uids += 1;
+                let pod_labels = &spec["template"]["metadata"]["labels"];
+                let view = PodView {
+                    name: name.clone(),
+                    uid: format!("pod-{}", self.uids),
+                    group: set.label(labels::GROUP).and_then(|id| id.parse().ok()),
+                    ordinal,
+                    is_gateway,
+                    node: self.free_node(),
+                    loading: pod_labels[labels::LOADING].is_string(),
+                    ..PodView::default()
+                };
+                let restarted = self.restarted_at_of(set.label(labels::REVISION).unwrap_or_default());
+                self.pods.insert(
+                    name,
+                    Pod {
+                        view,
+                        revision: restarted,
+                        age: 0,
+                        leaving: 0,
+                    },
+                );
+            }
+        }
+    }
+
+    /// `spec.restartedAt` of a revision, by which tests tell revisions apart.
+    fn restarted_at_of(&self, revision: &str) -> String {
+        self.objects
+            .values()
+            .filter(|live| live.reference.kind == Kind::ControllerRevision)
+            .find(|live| live.label(labels::REVISION) == Some(revision))
+            .and_then(|live| {
+                live.object["data"]["spec"]["restartedAt"]
+                    .as_str()
+                    .map(str::to_owned)
+            })
+            .unwrap_or_default()
+    }
+
+    fn free_node(&self) -> Option<String> {
+        let used = |name: &str| {
+            self.pods
+                .values()
+                .filter(|p| p.view.node.as_deref() == Some(name))
+                .count()
+        };
+        self.nodes
+            .iter()
+            .filter(|(_, node)| !node.is_leaving() && node.not_ready_since.is_none())
+            .min_by_key(|(name, _)| used(name))
+            .map(|(name, _)| name.clone())
+    }
+
+    pub(crate) fn delete_pod(&mut self, name: &str) {
+        if let Some(pod) = self.pods.get_mut(name) {
+            pod.view.deleting = true;
+            pod.view.ready = false;
+        }
+    }
+
+    /// The engine of the pod ends with an error and starts again in place.
+    pub(crate) fn fail_pod(&mut self, name: &str) {
+        let at = Some(self.now);
+        if let Some(pod) = self.pods.get_mut(name).filter(|pod| !pod.view.is_gateway) {
+            pod.view.restarts += 1;
+            pod.view.ready = false;
+            pod.age = 0;
+            pod.view.terminated = Some(Terminated {
+                exit_code: 137,
+                reason: "OOMKilled".to_owned(),
+                message: None,
+                at,
+            });
+            pod.view.last_line = Some("the engine ran out of memory".to_owned());
+        }
+    }
+
+    /// A person changes the spec.
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut kvasir_operator_api::InferenceServiceSpec)) {
+        change(&mut self.service.spec);
+        let generation = self.service.metadata.generation.get_or_insert(0);
+        *generation += 1;
+        self.version += 1;
+    }
+
+    pub(crate) fn roll(&mut self, to: &str) {
+        let to = to.to_owned();
+        self.edit(|spec| spec.restarted_at = Some(to));
+    }
+
+    pub(crate) fn status(&self) -> InferenceServiceStatus {
+        self.service.status.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn condition(&self, kind: &str) -> (String, String) {
+        let status = self.status();
+        let found = status.conditions.iter().find(|c| c.type_ == kind).unwrap();
+        (found.status.clone(), found.reason.clone())
+    }
+
+    pub(crate) fn sets(&self) -> Vec<&Live> {
+        self.objects
+            .values()
+            .filter(|live| live.reference.kind == Kind::StatefulSet)
+            .collect()
+    }
+
+    /// Rounds and time until nothing happens for some minutes.
+    pub(crate) fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..3000 {
+            let before = self.writes;
+            self.reconcile();
+            self.tick(30);
+            quiet = if self.writes == before { quiet + 1 } else { 0 };
+            if quiet >= 30 {
+                return;
+            }
+        }
+        let last = self.reconcile();
+        panic!("no fixed point: {last:#?}\n{:#?}", self.status());
+    }
+
+    /// Groups that take requests, as the gateway sees it.
+    pub(crate) fn serving(&self) -> usize {
+        let status = self.status();
+        let draining = |id: i32| status.groups.iter().any(|g| g.id == id && g.draining);
+        self.sets()
+            .iter()
+            .filter_map(|set| {
+                let id: i32 = set.label(labels::GROUP)?.parse().ok()?;
+                let wanted = set.object["spec"]["replicas"].as_u64()? as usize;
+                let ready = self
+                    .pods
+                    .values()
+                    .filter(|p| p.view.group == Some(id) && p.view.ready)
+                    .count();
+                (ready == wanted && !draining(id)).then_some(())
+            })
+            .count()
+    }
+}
+
+fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, broken: &BTreeSet<String>) {
+    let view = &mut pod.view;
+    if view.deleting {
+        return;
+    }
+    let Some(node) = &view.node else {
+        view.unschedulable = Some("no node is free".to_owned());
+        view.node = nodes
+            .iter()
+            .find(|(_, node)| !node.is_leaving() && node.not_ready_since.is_none())
+            .map(|(name, _)| name.clone());
+        return;
+    };
+    view.unschedulable = None;
+    if nodes[node].not_ready_since.is_some() {
+        view.ready = false;
+        return;
+    }
+    pod.age += 1;
+    let is_broken = !view.is_gateway && broken.contains(&pod.revision);
+    if is_broken {
+        view.ready = false;
+        view.restarts += i32::from(pod.age.is_multiple_of(3));
+        view.waiting = Some("CrashLoopBackOff".to_owned());
+        view.terminated = Some(Terminated {
+            exit_code: 1,
+            reason: "Error".to_owned(),
+            message: None,
+            at: None,
+        });
+        return;
+    }
+    view.waiting = None;
+    view.running = true;
+    view.ready = pod.age >= 2;
+}
+
+/// What every object must be.
+fn check_child(object: &Value, reference: &ObjectRef) {
+    let metadata = &object["metadata"];
+    assert_eq!(metadata["name"], reference.name.as_str());
+    assert!(reference.name.len() <= 63, "{reference}");
+    assert_eq!(metadata["namespace"], "team", "{reference}");
+    assert_eq!(metadata["ownerReferences"][0]["uid"], UID, "{reference}");
+    assert_eq!(metadata["labels"][labels::SERVICE], "chat", "{reference}");
+    assert_eq!(metadata["labels"][labels::MANAGED_BY], "kvasir", "{reference}");
+}

@@ -1,0 +1,234 @@
+//! The laws of the operator, as properties over random histories of an adversarial cluster.
+
+use crate::fake::{self, Fake};
+use kvasir_operator_api::labels;
+use kvasir_operator_core::child::{Kind, Live, ObjectRef};
+use kvasir_operator_core::observed::NodeView;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use serde_json::json;
+
+/// What may happen.
+#[derive(Clone, Debug)]
+enum Act {
+    Reconcile,
+    Tick(i64),
+    Scale(i32),
+    Roll(u8),
+    Suspend(bool),
+    DeleteObject(Index),
+    EditObject(Index),
+    DeletePod(Index),
+    FailPod(Index),
+    Cordon(Index, bool),
+    LoseNode(Index),
+    NodeBack(Index),
+    Snapshot,
+    ReconcileStale,
+    LoseStatus,
+    ForgetWrites,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        6 => Just(Act::Reconcile),
+        6 => (1..60i64).prop_map(Act::Tick),
+        2 => (0..4i32).prop_map(Act::Scale),
+        2 => (0..4u8).prop_map(Act::Roll),
+        1 => any::<bool>().prop_map(Act::Suspend),
+        2 => any::<Index>().prop_map(Act::DeleteObject),
+        2 => any::<Index>().prop_map(Act::EditObject),
+        2 => any::<Index>().prop_map(Act::DeletePod),
+        2 => any::<Index>().prop_map(Act::FailPod),
+        1 => (any::<Index>(), any::<bool>()).prop_map(|(i, on)| Act::Cordon(i, on)),
+        1 => any::<Index>().prop_map(Act::LoseNode),
+        1 => any::<Index>().prop_map(Act::NodeBack),
+        1 => Just(Act::Snapshot),
+        1 => Just(Act::ReconcileStale),
+        1 => Just(Act::LoseStatus),
+        1 => Just(Act::ForgetWrites),
+    ]
+}
+
+fn perform(fake: &mut Fake, act: &Act) {
+    let node = |fake: &Fake, index: Index| {
+        fake.nodes
+            .keys()
+            .nth(index.index(fake.nodes.len()))
+            .unwrap()
+            .clone()
+    };
+    match act {
+        Act::Reconcile => drop(fake.reconcile()),
+        Act::Tick(seconds) => fake.tick(*seconds),
+        Act::Scale(replicas) => fake.edit(|spec| spec.replicas = *replicas),
+        Act::Roll(revision) => fake.roll(&revision.to_string()),
+        Act::Suspend(on) => fake.edit(|spec| spec.suspend = *on),
+        Act::DeleteObject(index) => {
+            if let Some(reference) = own(fake, *index) {
+                fake.objects.remove(&reference);
+            }
+        }
+        Act::EditObject(index) => {
+            if let Some(reference) = own(fake, *index) {
+                edit(fake.objects.get_mut(&reference).unwrap());
+            }
+        }
+        Act::DeletePod(index) => pod(fake, *index)
+            .into_iter()
+            .for_each(|name| fake.delete_pod(&name)),
+        Act::FailPod(index) => pod(fake, *index)
+            .into_iter()
+            .for_each(|name| fake.fail_pod(&name)),
+        Act::Cordon(index, on) => {
+            let name = node(fake, *index);
+            fake.nodes.get_mut(&name).unwrap().cordoned = *on;
+        }
+        Act::LoseNode(index) => {
+            let (name, now) = (node(fake, *index), fake.now);
+            fake.nodes
+                .get_mut(&name)
+                .unwrap()
+                .not_ready_since
+                .get_or_insert(now);
+        }
+        Act::NodeBack(index) => {
+            let name = node(fake, *index);
+            fake.nodes.get_mut(&name).unwrap().not_ready_since = None;
+        }
+        Act::Snapshot => fake.snapshot(),
+        Act::ReconcileStale => fake.reconcile_stale(),
+        Act::LoseStatus => fake.edit(|_| ()),
+        Act::ForgetWrites => fake.written.clear(),
+    }
+    if matches!(act, Act::LoseStatus) {
+        fake.service.status = None;
+    }
+}
+
+fn own(fake: &Fake, index: Index) -> Option<ObjectRef> {
+    let own: Vec<_> = fake
+        .objects
+        .values()
+        .filter(|live| live.is_owned_by(fake::UID))
+        .collect();
+    (!own.is_empty()).then(|| own[index.index(own.len())].reference.clone())
+}
+
+fn pod(fake: &Fake, index: Index) -> Option<String> {
+    (!fake.pods.is_empty()).then(|| {
+        fake.pods
+            .keys()
+            .nth(index.index(fake.pods.len()))
+            .unwrap()
+            .clone()
+    })
+}
+
+/// Somebody changes an object with kubectl.
+fn edit(live: &mut Live) {
+    match live.reference.kind {
+        Kind::StatefulSet | Kind::Deployment => live.object["spec"]["replicas"] = json!(7),
+        Kind::ConfigMap => live.object["data"] = json!({ "other": "value" }),
+        Kind::NetworkPolicy => live.object["spec"]["ingress"] = json!([{}]),
+        // The data of a ControllerRevision is immutable.
+        Kind::ControllerRevision => {}
+        _ => live.object["metadata"]["labels"][labels::MANAGED_BY] = json!("somebody"),
+    }
+}
+
+/// Objects that look like ours and aren't.
+fn foreign(fake: &mut Fake) -> Vec<Live> {
+    let mut all = Vec::new();
+    for (kind, name) in [
+        (Kind::ConfigMap, "chat-notes"),
+        (Kind::StatefulSet, "chat-g9"),
+        (Kind::Secret, "chat-keys"),
+    ] {
+        let object = json!({
+            "metadata": { "name": name, "namespace": "team", "uid": format!("foreign-{name}"),
+                "labels": { labels::SERVICE: "chat", labels::MANAGED_BY: "kvasir" } },
+            "spec": { "replicas": 0 },
+        });
+        let live = Live::new(kind, object).unwrap();
+        fake.objects.insert(live.reference.clone(), live.clone());
+        all.push(live);
+    }
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    /// Whatever happened, when it stops happening the service reaches a fixed point: the wanted number of groups of the
+    /// wanted revision, every edit undone, and not one further write.
+    #[test]
+    fn after_any_history_a_fixed_point_is_reached(acts in prop::collection::vec(act(), 1..60), replicas in 0..4i32) {
+        let mut fake = Fake::new(json!({ "replicas": replicas, "restartPolicy": { "maxGroupRestarts": 100 } }));
+        let others = foreign(&mut fake);
+        for act in &acts {
+            perform(&mut fake, act);
+        }
+        for node in fake.nodes.values_mut() {
+            *node = NodeView::default();
+        }
+        fake.settle();
+        let wanted = if fake.service.spec.suspend { 0 } else { fake.service.spec.replicas };
+        let status = fake.status();
+        prop_assert_eq!(status.replicas, wanted, "{:#?}", status);
+        prop_assert_eq!(status.available_replicas, wanted);
+        prop_assert_eq!(status.updated_replicas, wanted);
+        prop_assert_eq!(fake.sets().len() as i32, wanted + 1, "with the foreign one");
+        for live in others {
+            prop_assert_eq!(fake.objects.get(&live.reference), Some(&live));
+        }
+        let before = fake.writes;
+        prop_assert!(fake.reconcile().is_empty());
+        prop_assert_eq!(fake.writes, before, "a write at rest");
+        for live in fake.objects.values().filter(|live| live.is_owned_by(fake::UID)) {
+            let replicas = &live.object["spec"]["replicas"];
+            prop_assert!(replicas != &json!(7), "{} keeps an edit", live.reference);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 100, ..ProptestConfig::default() })]
+
+    /// While only the spec changes and pods start as they should, no rollout or scaling ever leaves fewer groups serving
+    /// than are wanted, as long as that many served before.
+    #[test]
+    fn rollouts_never_take_a_serving_group_too_many(rolls in prop::collection::vec((0..6u8, 1..40u32), 1..8), replicas in 1..4i32, surge in 1..3i32) {
+        let mut fake = Fake::new(json!({ "replicas": replicas, "rollout": { "maxSurge": surge, "autoRollback": true } }));
+        fake.broken.insert("5".to_owned());
+        fake.settle();
+        for (revision, rounds) in rolls {
+            fake.roll(&revision.to_string());
+            for _ in 0..rounds {
+                fake.reconcile();
+                fake.tick(5);
+                prop_assert!(fake.serving() >= replicas as usize, "{} of {}: {:#?}", fake.serving(), replicas, fake.status());
+                prop_assert!(fake.sets().len() <= (replicas + surge) as usize);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    /// However old the operator's reads are, one id never names two groups.
+    #[test]
+    fn stale_reads_never_make_a_second_group_of_one_id(acts in prop::collection::vec(act(), 1..80)) {
+        let mut fake = Fake::new(json!({ "replicas": 2 }));
+        for act in &acts {
+            // The fake cluster itself refuses an id whose pods are still alive.
+            perform(&mut fake, act);
+            let mut ids: Vec<_> = fake.sets().iter().filter_map(|s| s.label(labels::GROUP).map(str::to_owned)).collect();
+            let number = ids.len();
+            ids.sort();
+            ids.dedup();
+            prop_assert_eq!(ids.len(), number);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Tests of the operator's decisions, in one binary: stories and properties against a cluster in memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::needless_pass_by_value,
+    reason = "what fails in a helper fails the test"
+)]
+
+mod fake;
+mod laws;
+mod manifests;
+mod policies;
+mod rollouts;

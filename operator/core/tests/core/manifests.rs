@@ -1,0 +1,195 @@
+//! Manifests that the API server admits and the operator refuses, each with the field's path, and what it builds of good ones.
+
+use std::collections::BTreeMap;
+
+use crate::fake::{self, Fake};
+use kvasir_operator_api::{InferenceService, Reason};
+use kvasir_operator_core::child::Kind;
+use kvasir_operator_core::{FieldError, Settings, status, validate};
+use serde_json::{Value, json};
+
+const CASES: &str = include_str!("../../../../e2e/manifests/invalid.yaml");
+
+fn put(manifest: &mut Value, path: &str, value: Value) {
+    let mut inner = manifest;
+    for key in path.split('.') {
+        inner = &mut inner[key];
+    }
+    *inner = value;
+}
+
+fn errors(case: &Value) -> Vec<FieldError> {
+    let mut manifest = serde_json::to_value(fake::service(json!({}))).unwrap();
+    for (path, value) in case["set"].as_object().into_iter().flatten() {
+        put(&mut manifest, path, value.clone());
+    }
+    let service: InferenceService = serde_json::from_value(manifest).unwrap();
+    validate(&service, &Settings::default()).expect_err(case["name"].as_str().unwrap())
+}
+
+#[test]
+fn every_manifest_that_only_the_operator_can_refuse_is_refused_at_its_field() {
+    let cases: Vec<Value> = serde_yaml::from_str(CASES).unwrap();
+    let mut seen = 0;
+    for case in cases.iter().filter(|case| case["by"] == "operator") {
+        let errors = errors(case);
+        assert!(
+            errors.iter().any(|e| e.path == case["field"]),
+            "{}: {errors:?}",
+            case["name"]
+        );
+        assert!(errors.iter().all(|e| !e.message.is_empty()));
+        seen += 1;
+    }
+    assert!(seen >= 25, "only {seen} cases");
+}
+
+#[test]
+fn the_operators_flags_admit_what_they_are_for() {
+    let settings = Settings {
+        alpha_topology: true,
+        allow_local_sources: true,
+        ..Settings::default()
+    };
+    let service = fake::service(json!({
+        "topology": { "tensor": 4, "pipeline": 2, "devicesPerPod": 2 },
+        "model": { "source": { "local": { "path": "/models" } } },
+    }));
+    assert_eq!(validate(&service, &settings).unwrap().shape.pods(), 4);
+}
+
+#[test]
+fn a_refused_spec_is_reported_with_every_fields_path_and_keeps_what_was_known() {
+    let mut fake = Fake::new(json!({}));
+    fake.settle();
+    fake.edit(|spec| {
+        spec.engine.kv.memory_fraction_percent = Some(50);
+        spec.observability.rules = true;
+    });
+    let errors = validate(&fake.service, &fake.settings).unwrap_err();
+    let after = status::refused(&fake.service, &errors, &fake.settings, fake.now);
+    let condition = |kind: &str| after.conditions.iter().find(|c| c.type_ == kind).unwrap().clone();
+    assert_eq!(condition("Accepted").status, "False");
+    assert_eq!(condition("Accepted").reason, Reason::Unsupported.as_str());
+    assert!(
+        condition("Accepted")
+            .message
+            .contains("spec.engine.kv.memoryFractionPercent")
+    );
+    assert!(condition("Accepted").message.contains("spec.observability.rules"));
+    assert_eq!(condition("Ready").reason, "NotAccepted");
+    assert_eq!(condition("EnginesReady").status, "True", "the groups still serve");
+    assert_eq!(after.replicas, 1);
+    assert_eq!(after.conditions.len(), 10);
+}
+
+#[test]
+fn every_key_of_the_engines_file_is_an_option_and_every_value_parses() {
+    let mut fake = Fake::new(json!({ "engine": {
+        "maxModelLen": 4096, "maxSequences": 8, "maxBatchTokens": 512, "dtype": "BFloat16", "prefixCaching": false,
+        "kv": { "blockSize": 32, "memory": "2Gi" },
+    } }));
+    fake.reconcile();
+    let name = "chat-g0-settings";
+    let config = fake.objects.values().find(|o| o.reference.name == name).unwrap();
+    let file: BTreeMap<String, Value> =
+        serde_json::from_str(config.object["data"]["engine.yaml"].as_str().unwrap()).unwrap();
+    assert_eq!(file["kv-cache-memory-bytes"], json!(2_147_483_648_u64));
+    let mut options = kvasir_config::ModelConfig::specs();
+    options.extend(kvasir_config::EngineConfig::specs());
+    options.extend(kvasir_config::ProcessConfig::specs());
+    options.extend(kvasir_config::GrpcConfig::specs());
+    for (key, value) in &file {
+        let option = options
+            .iter()
+            .find(|o| o.key == key)
+            .unwrap_or_else(|| panic!("no option {key}"));
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        // The engine listens on loopback only until it has certificates.
+        if key != "listen" {
+            (option.check)(&[text]).unwrap_or_else(|why| panic!("{key}: {why}"));
+        }
+    }
+}
+
+#[test]
+fn pods_have_no_privileges_no_token_and_no_writable_root() {
+    let mut fake = Fake::new(json!({}));
+    fake.reconcile();
+    let mut seen = 0;
+    for live in fake
+        .objects
+        .values()
+        .filter(|o| matches!(o.reference.kind, Kind::StatefulSet | Kind::Deployment))
+    {
+        let pod = &live.object["spec"]["template"]["spec"];
+        assert_eq!(pod["automountServiceAccountToken"], false);
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        assert!(pod["hostNetwork"].is_null() && pod["hostPID"].is_null());
+        for container in pod["containers"].as_array().unwrap() {
+            let context = &container["securityContext"];
+            assert_eq!(context["readOnlyRootFilesystem"], true);
+            assert_eq!(context["allowPrivilegeEscalation"], false);
+            assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 2);
+}
+
+#[test]
+fn overrides_reach_the_pod_and_leave_the_rest_alone() {
+    let mut fake = Fake::new(
+        json!({ "podOverrides": { "metadata": { "annotations": { "team": "a" } }, "spec": {
+        "containers": [{ "name": "engine", "volumeMounts": [{ "name": "shm", "mountPath": "/dev/shm" }] }],
+        "volumes": [{ "name": "shm", "emptyDir": { "medium": "Memory" } }],
+    } } }),
+    );
+    fake.reconcile();
+    let set = fake.sets()[0].object.clone();
+    let template = &set["spec"]["template"];
+    assert_eq!(template["metadata"]["annotations"]["team"], "a");
+    assert_eq!(template["metadata"]["labels"]["kvasir.dev/group"], "0");
+    let mounts = template["spec"]["containers"][0]["volumeMounts"]
+        .as_array()
+        .unwrap();
+    assert!(
+        mounts.iter().any(|m| m["mountPath"] == "/dev/shm")
+            && mounts.iter().any(|m| m["mountPath"] == "/models")
+    );
+}
+
+#[test]
+fn no_object_but_a_secret_holds_a_secret_and_roles_name_what_they_read() {
+    let mut fake = Fake::new(json!({ "gateway": { "auth": { "apiKeySecrets": [{ "name": "keys-a" }] } } }));
+    fake.reconcile();
+    assert!(!fake.objects.values().any(|o| o.reference.kind == Kind::Secret));
+    for role in fake.objects.values().filter(|o| o.reference.kind == Kind::Role) {
+        for rule in role.object["rules"].as_array().unwrap() {
+            assert!(!rule["resourceNames"].as_array().unwrap().is_empty());
+            assert!(!rule["verbs"].as_array().unwrap().contains(&json!("*")));
+        }
+    }
+    let gateway = fake
+        .objects
+        .values()
+        .find(|o| o.reference.kind == Kind::Deployment)
+        .unwrap();
+    assert!(gateway.object.to_string().contains("/etc/kvasir-keys/keys-a"));
+}
+
+#[test]
+fn an_object_of_somebody_else_with_a_name_we_need_is_a_collision() {
+    let mut fake = Fake::new(json!({}));
+    let object =
+        json!({ "metadata": { "name": "chat-gateway", "namespace": "team", "uid": "x" }, "spec": {} });
+    let live = kvasir_operator_core::child::Live::new(Kind::Service, object).unwrap();
+    fake.objects.insert(live.reference.clone(), live.clone());
+    fake.reconcile();
+    assert_eq!(
+        fake.condition("Accepted"),
+        ("False".to_owned(), "NameCollision".to_owned())
+    );
+    assert_eq!(fake.objects[&live.reference], live);
+}
