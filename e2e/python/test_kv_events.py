@@ -227,7 +227,7 @@ def test_garbage_at_the_sockets_harms_nobody(publisher, endpoints):
     import socket
 
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
-    ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
+    ready = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
     huge = b"\x02" + b"\x7f" + b"\xff" * 7
     for endpoint in endpoints:
         host, port = endpoint.removeprefix("tcp://").split(":")
