@@ -85,15 +85,16 @@ class Subscriber:
 
 
 def replay(endpoint: str, start: int) -> list[tuple[str, int, KVEventBatch]]:
-    """What vLLM's own example of a subscriber does to fill a gap."""
+    """Fills a gap. A DEALER, because a REQ socket takes one answer to a request and a replay is many."""
     context = zmq.Context()
-    socket = context.socket(zmq.REQ)
+    socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.RCVTIMEO, 30_000)
     socket.connect(endpoint)
-    socket.send(start.to_bytes(8, "big"))
+    socket.send_multipart([b"", start.to_bytes(8, "big")])
     batches = []
     while True:
-        topic, sequence, payload = socket.recv_multipart()
+        delimiter, topic, sequence, payload = socket.recv_multipart()
+        assert delimiter == b""
         number = int.from_bytes(sequence, "big", signed=True)
         if number == -1:
             assert (topic, payload) == (b"", b"")
