@@ -3,6 +3,7 @@
 import os
 import pathlib
 import subprocess
+import time
 
 import pytest
 
@@ -48,5 +49,10 @@ def definition(cluster):
     """The custom resource definition, accepted and established."""
     path = ROOT / "crds/kvasir.dev_inferenceservices.yaml"
     cluster.kubectl("apply", "--server-side", "-f", str(path))
-    cluster.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.kvasir.dev", "--timeout=60s")
+    # kubectl wait fails at once while the object has no conditions at all, so it is asked again.
+    deadline = time.monotonic() + 60
+    wait = ("wait", "--for=condition=Established", "crd/inferenceservices.kvasir.dev", "--timeout=60s")
+    while (done := cluster.kubectl(*wait, check=False)).returncode != 0:
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(0.2)
     return path

@@ -1,6 +1,6 @@
 //! The `InferenceService` custom resource: its types, its schema and rules, and the names of everything made from it.
 //!
-//! Start at [`InferenceServiceSpec`]. [`crd`] is the definition that a cluster gets; [`names`] and [`labels`] are the only
+//! Start at [`InferenceServiceSpec`]. [`crd()`] is the definition that a cluster gets; [`names`] and [`labels`] are the only
 //! places where a child gets its name or its marks.
 
 mod accelerator;

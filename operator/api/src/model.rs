@@ -126,7 +126,7 @@ pub struct HuggingFaceSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
     pub file: Option<String>,
-    /// Base URL of a mirror, for example https://hub.example.com.
+    /// Base URL of a mirror, with its scheme.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))]
     pub endpoint: Option<String>,

@@ -43,7 +43,7 @@ impl Default for ObservabilitySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TracingSpec {
-    /// Address of the collector, for example http://otel-collector.monitoring:4317.
+    /// Address of the collector, with scheme and port.
     #[schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))]
     pub endpoint: String,
     /// Share of the requests that are traced, in percent.
