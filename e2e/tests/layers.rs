@@ -62,6 +62,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvasir-config",
             "kvasir-edge",
             "kvasir-engine-core",
+            "kvasir-gateway",
+            "kvasir-gateway-core",
             "kvasir-model",
             "kvasir-sampling",
             "kvasir-service",

@@ -7,6 +7,7 @@ mod doctor;
 mod engine;
 pub mod flags;
 mod foreign;
+mod gateway;
 mod generate;
 mod listening;
 mod models;
@@ -65,6 +66,8 @@ enum CliCommand {
     /// Find out what holds a running server back
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(doctor::DoctorArgs),
+    /// Check the configuration of an auth gateway, and make API keys for it
+    Gateway(gateway::GatewayArgs),
     /// List, fetch and remove models
     Models(models::ModelsArgs),
     /// Run the recorded inputs of a server's scheduler again
@@ -99,6 +102,7 @@ fn dispatch(command: CliCommand) -> Result<ExitCode, Failure> {
         CliCommand::Generate(args) => generate::run(*args),
         CliCommand::Simulate(args) => simulate::run(&args),
         CliCommand::Doctor(args) => return doctor::run(&args),
+        CliCommand::Gateway(args) => gateway::run(args),
         CliCommand::Models(args) => models::run(args),
         CliCommand::Replay(args) => replay::run(&args),
         CliCommand::Completions(args) => completions::run(&args),

@@ -1,0 +1,136 @@
+//! `kvasir gateway`: checks a gateway's configuration and makes API keys.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand, ValueEnum};
+use kvasir_config::gateway::{gateway_schema, parse_gateway};
+use kvasir_gateway::{Settings, new_key};
+use kvasir_gateway_core::names::TenantName;
+use kvasir_gateway_core::time::UnixSeconds;
+
+use super::say;
+use crate::exit::Failure;
+
+const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
+
+/// What to do.
+#[derive(Debug, Args)]
+pub(crate) struct GatewayArgs {
+    #[command(subcommand)]
+    command: GatewayCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum GatewayCommand {
+    /// Check a gateway's configuration; exit code 64 says that it can't be used
+    Check {
+        /// The YAML file
+        file: PathBuf,
+        /// Read the files that it names, too: keys, key sets and the salt's secret
+        #[arg(long)]
+        files: bool,
+    },
+    /// Print the JSON Schema of the configuration
+    Schema,
+    /// Make API keys
+    Keys {
+        #[command(subcommand)]
+        command: KeysCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Make a key: the key itself goes to standard error, once, and what a gateway needs to know of it to standard output
+    New {
+        /// Whose key it is
+        #[arg(long, value_name = "NAME", value_parser = TenantName::new)]
+        tenant: TenantName,
+        /// Days until it expires [default: never]
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..))]
+        expires_in_days: Option<u32>,
+        /// What to print to standard output
+        #[arg(long, value_enum, default_value_t)]
+        format: KeyFormat,
+        /// Name of the Secret
+        #[arg(long, value_name = "NAME", default_value = "kvasir-api-keys")]
+        secret_name: String,
+    },
+}
+
+/// How a key's record is printed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum KeyFormat {
+    /// A key file, for auth.apiKeys.files
+    #[default]
+    File,
+    /// The manifest of a Kubernetes Secret with a key file
+    Secret,
+}
+
+pub(crate) fn run(args: GatewayArgs) -> Result<(), Failure> {
+    match args.command {
+        GatewayCommand::Check { file, files } => check(&file, files),
+        GatewayCommand::Schema => print(&format!("{:#}\n", gateway_schema())),
+        GatewayCommand::Keys {
+            command:
+                KeysCommand::New {
+                    tenant,
+                    expires_in_days,
+                    format,
+                    secret_name,
+                },
+        } => make_key(tenant, expires_in_days, format, &secret_name),
+    }
+}
+
+fn check(file: &Path, with_files: bool) -> Result<(), Failure> {
+    let name = file.display();
+    let yaml = std::fs::read_to_string(file)
+        .map_err(|error| Failure::Usage(format!("can't read {name}: {error}")))?;
+    let config = parse_gateway(&yaml).map_err(|faults| {
+        let lines: Vec<String> = faults.0.iter().map(|fault| format!("  {fault}")).collect();
+        Failure::Usage(format!("{name} can't be used:\n{}", lines.join("\n")))
+    })?;
+    if with_files {
+        Settings::load(&config).map_err(|error| Failure::Usage(format!("{name} can't be used: {error}")))?;
+    }
+    say(&format!("{name} is good: tenants {}", config.tenants.len()));
+    Ok(())
+}
+
+fn make_key(
+    tenant: TenantName,
+    expires_in_days: Option<u32>,
+    format: KeyFormat,
+    secret_name: &str,
+) -> Result<(), Failure> {
+    let expires = expires_in_days.map(expiry).transpose()?;
+    let key = new_key(tenant, expires);
+    let record = match format {
+        KeyFormat::File => key.key_file(),
+        KeyFormat::Secret => key.secret_manifest(secret_name),
+    };
+    print(&format!("{record}\n"))?;
+    say(&format!("the key, shown only now: {}", key.text()));
+    Ok(())
+}
+
+fn expiry(days: u32) -> Result<UnixSeconds, Failure> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_err(|_| Failure::Failed("the clock is set before 1970".to_owned()))?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    Ok(UnixSeconds(now).plus(i64::from(days) * SECONDS_PER_DAY))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read has enough, as `head` does.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("can't write: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
