@@ -18,7 +18,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-engine-core", &["kvasir-cache-key"]),
     ("kvasir-gateway-core", &["kvasir-cache-key"]),
     ("kvasir-tls", &[]),
-    ("kvasir-gateway", &["kvasir-config", "kvasir-gateway-core", "kvasir-tls"]),
+    (
+        "kvasir-gateway",
+        &["kvasir-config", "kvasir-gateway-core", "kvasir-tls"],
+    ),
     (
         "kvasir-backend",
         &["kvasir-engine-core", "kvasir-sampling", "kvasir-weights"],

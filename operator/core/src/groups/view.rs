@@ -62,11 +62,17 @@ fn group(
     settings: &Settings,
     now: Timestamp,
 ) -> Group {
-    let pods: Vec<PodView> = observed.pods_of(id).into_iter().cloned().collect();
     let wanted = set.object["spec"]["replicas"]
         .as_i64()
         .and_then(|n| i32::try_from(n).ok())
         .unwrap_or(1);
+    // Pods above the wanted number are left of an edit of the StatefulSet and on their way out: they aren't ranks.
+    let pods: Vec<PodView> = observed
+        .pods_of(id)
+        .into_iter()
+        .filter(|pod| pod.ordinal < wanted)
+        .cloned()
+        .collect();
     let remembered = observed.status.groups.iter().find(|group| group.id == id);
     let mut memory = remembered.cloned().unwrap_or_default();
     memory.id = id;

@@ -260,6 +260,17 @@ impl Fake {
         for set in sets {
             let is_gateway = set.reference.kind == Kind::Deployment;
             let spec = &set.object["spec"];
+            let wanted = spec["replicas"].as_i64().unwrap_or(0) as i32;
+            let prefix = format!("{}-", set.reference.name);
+            let surplus = |name: &str| {
+                name.strip_prefix(&prefix)
+                    .and_then(|n| n.parse().ok())
+                    .is_some_and(|n: i32| n >= wanted)
+            };
+            let leaving: Vec<String> = self.pods.keys().filter(|name| surplus(name)).cloned().collect();
+            for name in leaving {
+                self.delete_pod(&name);
+            }
             for ordinal in 0..spec["replicas"].as_i64().unwrap_or(0) as i32 {
                 let name = format!("{}-{ordinal}", set.reference.name);
                 if self.pods.contains_key(&name) {
