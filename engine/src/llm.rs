@@ -178,6 +178,7 @@ impl Llm {
     pub async fn load(options: LlmOptions) -> Result<Self, LoadError> {
         let mut model = ModelConfig::resolve(&options.layer)?;
         let mut config = EngineConfig::resolve(&options.layer)?;
+        config.settle();
         config.validate()?;
         // The caller decides how much it asks at once; nobody else could be kept waiting.
         config.max_num_queued_reqs.value = u32::MAX;

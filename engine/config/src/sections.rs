@@ -142,6 +142,23 @@ section! {
 }
 
 impl EngineConfig {
+    /// Lets a default follow the value that somebody chose for its partner: a small budget lowers the number of sequences, and many
+    /// sequences raise the budget.
+    pub fn settle(&mut self) {
+        let (budget, seqs) = (self.max_num_batched_tokens.value, self.max_num_seqs.value);
+        if budget >= seqs {
+            return;
+        }
+        match (
+            self.max_num_batched_tokens.source.is_explicit(),
+            self.max_num_seqs.source.is_explicit(),
+        ) {
+            (true, false) => self.max_num_seqs.derive(budget, "max-num-batched-tokens"),
+            (false, true) => self.max_num_batched_tokens.derive(seqs, "max-num-seqs"),
+            _ => {}
+        }
+    }
+
     /// Checks the rules that bind several options.
     ///
     /// # Errors

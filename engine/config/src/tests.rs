@@ -299,9 +299,13 @@ fn key_files_need_at_least_one_key() {
 
 #[test]
 fn scheduler_limits_that_contradict_each_other_are_refused() {
-    let check = |values: &[(&str, &str)]| EngineConfig::resolve(&flags(values)).unwrap().validate();
+    let check = |values: &[(&str, &str)]| {
+        let mut engine = EngineConfig::resolve(&flags(values)).unwrap();
+        engine.settle();
+        engine.validate()
+    };
     assert!(check(&[]).is_ok());
-    assert!(check(&[("max-num-batched-tokens", "7")]).is_err());
+    assert!(check(&[("max-num-batched-tokens", "7"), ("max-num-seqs", "8")]).is_err());
     assert!(check(&[("max-num-batched-tokens", "7"), ("max-num-seqs", "7")]).is_ok());
     assert!(check(&[("max-num-active-seqs", "129")]).is_err());
     assert!(
@@ -311,6 +315,22 @@ fn scheduler_limits_that_contradict_each_other_are_refused() {
         ])
         .is_err()
     );
+}
+
+#[test]
+fn default_of_one_limit_follows_the_other_one() {
+    let settled = |key, value| {
+        let mut engine = EngineConfig::resolve(&flags(&[(key, value)])).unwrap();
+        engine.settle();
+        engine.validate().unwrap();
+        (
+            engine.max_num_batched_tokens.value.get(),
+            engine.max_num_seqs.value.get(),
+        )
+    };
+    assert_eq!(settled("max-num-batched-tokens", "7"), (7, 7));
+    assert_eq!(settled("max-num-seqs", "4096"), (4096, 4096));
+    assert_eq!(settled("max-num-seqs", "5"), (2048, 5));
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) const AFTER_HELP: &str = "\
 Input: a line per prompt, or a JSON object per line with `prompt` or `messages`, any sampling field of the HTTP routes, and \
 optionally an `id`; rows of OpenAI batch files are understood too.
 Output: a JSON object per line with `index`, `id`, `text`, `finish_reason` and `usage`, or `error`, in the order in which \
-rows are done. A run that was stopped continues when the same command is given again.
+rows are done, and `request_digest`, which tells a later run whether the row still asks the same. A run that was stopped continues when the same command is given again.
 
   kvasir generate --prompt 'The capital of France is' --max-tokens 8
   kvasir generate --input questions.jsonl --output answers.jsonl";
@@ -83,11 +83,8 @@ pub(crate) fn run(args: GenerateArgs) -> Result<(), Failure> {
         format: input.format,
         as_chat: args.chat,
         defaults: args.sampling.fields(&settings.model),
+        model: settings.model.model.value.clone().unwrap_or_default(),
     };
-    if input.total.is_some_and(|total| total == done.len() as u64) && done.len() > 0 {
-        say("all rows are done");
-        return Ok(());
-    }
     let runtime = runtime()?;
     let twice_seqs = settings.engine.max_num_seqs.value.get().saturating_mul(2);
     let concurrency = args.concurrency.unwrap_or(twice_seqs) as usize;
@@ -185,6 +182,9 @@ fn finish(summary: &Summary, began: Instant) -> Result<(), Failure> {
         return Err(Failure::Failed(format!(
             "stopped before the end: {figures}; with an --output file the same command continues"
         )));
+    }
+    if summary.failed > 0 && summary.answered + summary.skipped == 0 {
+        return Err(Failure::Failed(format!("no row could be answered: {figures}")));
     }
     say(&figures);
     Ok(())

@@ -1,5 +1,6 @@
 //! `kvasir serve`: the HTTP edge, with an engine inside or before one.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +71,12 @@ async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(
             return Ok(());
         }
     };
-    let edge = Edge::new(edge_config(&settings, keys), Arc::clone(&started.client))
+    let mut config = edge_config(&settings, keys);
+    if let (Some(engine), true) = (&started.engine, config.served_model_names.is_empty()) {
+        let given = settings.model.model.value.as_deref();
+        config.served_model_names = default_names(&engine.model_info().model, given);
+    }
+    let edge = Edge::new(config, Arc::clone(&started.client))
         .await
         .map_err(|error| Failure::failed(&error))?;
     banner::show(&settings, &edge, listening.address(), !keys.is_empty());
@@ -119,6 +125,12 @@ async fn start(settings: &mut Settings) -> Result<Started, Failure> {
         engine: Some(engine),
         client,
     })
+}
+
+/// The model's own name, and the repository or alias that it was asked for by, because clients ask for that one too.
+fn default_names(name: &str, given: Option<&str>) -> Vec<String> {
+    let alias = given.filter(|given| *given != name && !Path::new(given).exists());
+    std::iter::once(name).chain(alias).map(str::to_owned).collect()
 }
 
 fn edge_config(settings: &Settings, keys: &[Secret]) -> EdgeConfig {
@@ -219,5 +231,21 @@ impl Settings {
                 .filter(|key| !edge_keys.contains(key)),
         );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_answers_to_the_name_it_was_asked_for_by_but_not_to_paths() {
+        assert_eq!(default_names("SmolLM2", None), ["SmolLM2"]);
+        assert_eq!(default_names("SmolLM2", Some("SmolLM2")), ["SmolLM2"]);
+        assert_eq!(
+            default_names("SmolLM2", Some("HuggingFaceTB/SmolLM2")),
+            ["SmolLM2", "HuggingFaceTB/SmolLM2"]
+        );
+        assert_eq!(default_names("SmolLM2", Some(".")), ["SmolLM2"]);
     }
 }

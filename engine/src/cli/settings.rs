@@ -47,7 +47,7 @@ impl Settings {
 
     fn merge(flags: Layer, environment: EnvLayer, file: Layer) -> Result<Self, ConfigError> {
         let layer = flags.over(environment.layer).over(file);
-        let settings = Self {
+        let mut settings = Self {
             model: ModelConfig::resolve(&layer)?,
             engine: EngineConfig::resolve(&layer)?,
             http: HttpConfig::resolve(&layer)?,
@@ -57,6 +57,7 @@ impl Settings {
             keys: Vec::new(),
             layer,
         };
+        settings.engine.settle();
         settings.engine.validate()?;
         Ok(settings)
     }

@@ -55,6 +55,17 @@ pub(crate) enum RunError {
         /// An index.
         second: u64,
     },
+    /// The output has the answer to another question under this row's id or number.
+    #[error(
+        "the output already has row {index} (id {id:?}), but of another question: the input, the model or a sampling flag changed \
+         since; give another --output, or --overwrite"
+    )]
+    Changed {
+        /// Which row.
+        index: u64,
+        /// Its name.
+        id: Option<String>,
+    },
     /// The engine can't answer any more.
     #[error("the engine failed at row {index}: {error}; run the same command again to continue")]
     Engine {
@@ -96,8 +107,14 @@ pub(crate) async fn run(
     let answers = rows
         .map(|row| async move {
             match row {
-                Ok(row) if done.contains(&row) => Ok(Outcome::Skipped),
-                Ok(row) => Ok(Outcome::Answered(answer(answerer, row).await)),
+                Ok(row) => match done.digest(&row) {
+                    None => Ok(Outcome::Answered(answer(answerer, row).await)),
+                    Some(digest) if digest == row.request_digest => Ok(Outcome::Skipped),
+                    Some(_) => Err(RunError::Changed {
+                        index: row.index,
+                        id: row.id,
+                    }),
+                },
                 Err(error) => Err(error),
             }
         })

@@ -3,7 +3,7 @@
 //! A row counts as done once its line ends in a line break; each line is written by one call. What a killed process left
 //! behind the last line break is cut off.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -14,19 +14,21 @@ use serde_json::{Value, json};
 use super::row::Row;
 use crate::answerer::{Answer, AnswerError};
 
-/// Rows that an earlier run finished.
+/// Rows that an earlier run finished, each with the digest of what it asked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Done {
-    ids: BTreeSet<String>,
-    indexes: BTreeSet<u64>,
+    ids: BTreeMap<String, String>,
+    indexes: BTreeMap<u64, String>,
 }
 
 impl Done {
-    /// True if the row needs no work: by its id if it has one, else by its number.
-    pub(crate) fn contains(&self, row: &Row) -> bool {
-        row.id
-            .as_ref()
-            .map_or_else(|| self.indexes.contains(&row.index), |id| self.ids.contains(id))
+    /// What the row asked when it was answered, by its id if it has one, else by its number; `None` if it wasn't.
+    pub(crate) fn digest(&self, row: &Row) -> Option<&str> {
+        let digest = match &row.id {
+            Some(id) => self.ids.get(id),
+            None => self.indexes.get(&row.index),
+        };
+        digest.map(String::as_str)
     }
 
     /// How many there are.
@@ -35,14 +37,21 @@ impl Done {
     }
 
     fn add(&mut self, line: &Value) -> bool {
+        let Some(digest) = line.get(DIGEST_FIELD).and_then(Value::as_str) else {
+            return false;
+        };
+        let digest = digest.to_owned();
         match (line.get("id"), line.get("index").and_then(Value::as_u64)) {
-            (Some(Value::String(id)), _) => self.ids.insert(id.clone()),
-            (None, Some(index)) => self.indexes.insert(index),
+            (Some(Value::String(id)), _) => self.ids.insert(id.clone(), digest),
+            (None, Some(index)) => self.indexes.insert(index, digest),
             _ => return false,
         };
         true
     }
 }
+
+/// The field of a line that tells what its row asked.
+const DIGEST_FIELD: &str = "request_digest";
 
 /// Why an output file can't be continued.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +198,7 @@ fn row_json(row: &Row, answer: &Result<Answer, AnswerError>) -> Value {
     if let Some(id) = &row.id {
         line["id"] = Value::from(id.as_str());
     }
+    line[DIGEST_FIELD] = Value::from(row.request_digest.as_str());
     match answer {
         Ok(answer) => {
             let first = answer.choices.first();

@@ -1,11 +1,14 @@
 //! One line of input becomes one request. Pure.
 
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::answerer::{AnswerError, AnswerRequest, Route};
 
 /// Longest input line, in bytes: a prompt of a million tokens is shorter.
 pub(crate) const MAX_LINE_BYTES: usize = 16 << 20;
+/// Enough to tell the rows of one file from changed ones; nobody gains by forging them.
+const DIGEST_BYTES: usize = 16;
 
 /// How lines are read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,6 +28,8 @@ pub(crate) struct RowRules {
     pub(crate) as_chat: bool,
     /// Fields for rows that don't set them.
     pub(crate) defaults: Map<String, Value>,
+    /// The model that is asked, as it was named; empty for the default one.
+    pub(crate) model: String,
 }
 
 /// A row of the input.
@@ -34,6 +39,9 @@ pub(crate) struct Row {
     pub(crate) index: u64,
     /// Its own name, if it has one.
     pub(crate) id: Option<String>,
+    /// What it asks, of which model and with which defaults, as a number: a row that was answered before and has another one now
+    /// is another question.
+    pub(crate) request_digest: String,
     /// What it asks, or why it can't be asked.
     pub(crate) request: Result<AnswerRequest, AnswerError>,
 }
@@ -41,28 +49,50 @@ pub(crate) struct Row {
 impl RowRules {
     /// Reads a line.
     pub(crate) fn row(&self, index: u64, line: &[u8]) -> Row {
+        let (id, request) = self.read(line);
+        Row {
+            index,
+            id,
+            request_digest: self.digest(line),
+            request,
+        }
+    }
+
+    /// The first half of a SHA-256 in hexadecimal; each part goes in with its length.
+    fn digest(&self, line: &[u8]) -> String {
+        let defaults = Value::from(self.defaults.clone()).to_string();
+        let kind = [u8::from(self.as_chat), u8::from(self.format == Format::Text)];
+        let mut hash = Sha256::new();
+        for part in [self.model.as_bytes(), defaults.as_bytes(), &kind, line] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let digest = hash.finalize();
+        digest[..DIGEST_BYTES]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    fn read(&self, line: &[u8]) -> (Option<String>, Result<AnswerRequest, AnswerError>) {
+        let refused = |message: String| (None, Err(AnswerError::invalid("row", message)));
         if line.len() > MAX_LINE_BYTES {
-            let message = format!("the row is longer than {MAX_LINE_BYTES} bytes");
-            return Row {
-                index,
-                id: None,
-                request: Err(AnswerError::invalid("row", message)),
-            };
+            return refused(format!("the row is longer than {MAX_LINE_BYTES} bytes"));
         }
         let Ok(text) = std::str::from_utf8(line) else {
-            return Row {
-                index,
-                id: None,
-                request: Err(AnswerError::invalid("row", "the row isn't UTF-8")),
-            };
+            return refused("the row isn't UTF-8".to_owned());
         };
-        match self.format {
-            Format::Text => Row {
-                index,
-                id: None,
-                request: Ok(self.plain(text)),
+        if self.format == Format::Text {
+            return (None, Ok(self.plain(text)));
+        }
+        match serde_json::from_str::<Value>(text) {
+            Ok(Value::Object(mut object)) => match take_id(&mut object) {
+                Ok(id) => (id, self.request(object)),
+                Err(error) => (None, Err(error)),
             },
-            Format::Jsonl => self.json_row(index, text),
+            Ok(Value::String(prompt)) => (None, Ok(self.plain(&prompt))),
+            Ok(_) => refused("a row must be an object with prompt or messages, or a string".to_owned()),
+            Err(error) => refused(format!("the row isn't valid JSON: {error}")),
         }
     }
 
@@ -70,53 +100,6 @@ impl RowRules {
         let mut body = Map::new();
         body.insert("prompt".to_owned(), Value::from(prompt));
         self.with_defaults(body)
-    }
-
-    fn json_row(&self, index: u64, text: &str) -> Row {
-        let mut object = match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(object)) => object,
-            Ok(Value::String(prompt)) => {
-                return Row {
-                    index,
-                    id: None,
-                    request: Ok(self.plain(&prompt)),
-                };
-            }
-            Ok(_) => {
-                let error = AnswerError::invalid(
-                    "row",
-                    "a row must be an object with prompt or messages, or a string",
-                );
-                return Row {
-                    index,
-                    id: None,
-                    request: Err(error),
-                };
-            }
-            Err(error) => {
-                let message = format!("the row isn't valid JSON: {error}");
-                return Row {
-                    index,
-                    id: None,
-                    request: Err(AnswerError::invalid("row", message)),
-                };
-            }
-        };
-        let id = match take_id(&mut object) {
-            Ok(id) => id,
-            Err(error) => {
-                return Row {
-                    index,
-                    id: None,
-                    request: Err(error),
-                };
-            }
-        };
-        Row {
-            index,
-            id,
-            request: self.request(object),
-        }
     }
 
     fn request(&self, mut object: Map<String, Value>) -> Result<AnswerRequest, AnswerError> {
@@ -194,6 +177,7 @@ mod tests {
             format,
             as_chat: false,
             defaults,
+            model: "m".to_owned(),
         }
     }
 
@@ -230,6 +214,24 @@ mod tests {
         let asked = rules.row(0, b"hi").request.unwrap();
         assert_eq!(asked.route, Route::Chat);
         assert_eq!(asked.body["messages"], json!([{"role": "user", "content": "hi"}]));
+    }
+
+    #[test]
+    fn digest_tells_questions_apart_and_nothing_else() {
+        let base = rules(Format::Jsonl);
+        let digest = |rules: &RowRules, line: &str| rules.row(0, line.as_bytes()).request_digest;
+        let first = digest(&base, "\"a\"");
+        assert_eq!(first.len(), 2 * DIGEST_BYTES);
+        assert_eq!(first, base.row(7, b"\"a\"").request_digest);
+        let mut others = [base.clone(), base.clone(), base.clone(), base.clone()];
+        others[0].model = "n".to_owned();
+        others[1].as_chat = true;
+        others[2].defaults.insert("seed".to_owned(), json!(1));
+        others[3].format = Format::Text;
+        for other in &others {
+            assert_ne!(first, digest(other, "\"a\""), "{other:?}");
+        }
+        assert_ne!(first, digest(&base, "\"b\""));
     }
 
     #[test]

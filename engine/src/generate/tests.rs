@@ -56,6 +56,15 @@ struct Run {
     asked: Vec<String>,
 }
 
+/// Lines without their digests, which `row` tests.
+fn without_digests(mut rows: Vec<Value>) -> Vec<Value> {
+    for row in &mut rows {
+        let digest = row.as_object_mut().unwrap().remove("request_digest");
+        assert!(digest.is_some_and(|digest| digest.is_string()), "{row}");
+    }
+    rows
+}
+
 /// One process's run over `input`, on top of what the output file already holds.
 fn run_over(path: &Path, input: &str, concurrency: usize) -> Run {
     let shouter = Shouter::default();
@@ -64,6 +73,7 @@ fn run_over(path: &Path, input: &str, concurrency: usize) -> Run {
         format: Format::Jsonl,
         as_chat: false,
         defaults: Map::new(),
+        model: String::new(),
     };
     let plan = RunPlan {
         rules: &rules,
@@ -115,7 +125,7 @@ fn every_row_is_answered_under_its_id_and_number() {
     let run = run_over(&path, THREE, 2);
     let usage = json!({"prompt_tokens": 1, "completion_tokens": 2});
     assert_eq!(
-        rows(&run.output),
+        without_digests(rows(&run.output)),
         [
             json!({"index": 0, "id": "a", "text": "ONE", "finish_reason": "stop", "usage": usage}),
             json!({"index": 1, "text": "TWO", "finish_reason": "stop", "usage": usage}),
@@ -133,6 +143,25 @@ fn second_run_asks_nothing_and_changes_nothing() {
     assert_eq!(second.asked, Vec::<String>::new());
     assert_eq!(second.output, first.output);
     assert_eq!(second.result.unwrap().skipped, 3);
+}
+
+#[test]
+fn another_question_under_a_known_id_or_number_is_refused() {
+    for (first, second) in [
+        (
+            "{\"id\": \"a\", \"prompt\": \"x\"}",
+            "{\"id\": \"a\", \"prompt\": \"y\"}",
+        ),
+        ("\"x\"", "\"y\""),
+    ] {
+        let (_folder, path) = temporary();
+        let whole = run_over(&path, first, 1).output;
+        let run = run_over(&path, second, 1);
+        let error = run.result.unwrap_err();
+        assert!(matches!(error, RunError::Changed { index: 0, .. }), "{error}");
+        assert_eq!(run.output, whole);
+        assert_eq!(run.asked, Vec::<String>::new());
+    }
 }
 
 #[test]
@@ -219,6 +248,7 @@ fn stopped_run_keeps_what_is_written() {
         format: Format::Text,
         as_chat: false,
         defaults: Map::new(),
+        model: String::new(),
     };
     let plan = RunPlan {
         rules: &rules,
@@ -273,6 +303,7 @@ fn prompts_of_the_command_line_may_hold_line_breaks() {
         format: input.format,
         as_chat: false,
         defaults: Map::new(),
+        model: String::new(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let lines: Vec<Vec<u8>> = runtime.block_on(input.into_lines().map(Result::unwrap).collect());

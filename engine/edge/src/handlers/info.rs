@@ -135,11 +135,13 @@ fn card(state: &State, name: &str) -> ModelCard {
     }
 }
 
+/// Probes are public: where the engine is and what the connection said is for the log, not for the answer.
 async fn load_report(state: &State) -> Result<LoadReport, ApiError> {
     let unreachable = |reason: String| {
+        tracing::warn!(reason, "a probe didn't reach the engine");
         ApiError::new(
             ErrorKind::Unavailable,
-            format!("the engine can't be reached: {reason}"),
+            "the engine can't be reached; this server's log says why",
         )
     };
     match tokio::time::timeout(PROBE_TIMEOUT, state.pipeline.engine().load()).await {
