@@ -2,7 +2,7 @@
 //!
 //! The salt of a tenant is HMAC-SHA256 of its name under the gateway's secret. A client can neither choose it nor learn it, so it can't
 //! find another tenant's blocks, nor tell from the time of an answer what others asked (C82 of the engine research). A client's own
-//! `cache_salt` subdivides its tenant's blocks: it goes beside the tenant's salt in [`CacheIdentity`](kvasir_cache_key::CacheIdentity),
+//! `cache_salt` subdivides its tenant's blocks: it goes beside the tenant's salt in [`CacheIdentity`],
 //! whose fields can't be taken for each other.
 
 use std::fmt;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use kvasir_backend::ExecError;
+use kvasir_backend::{ExecError, Executor};
 use kvasir_client::types::ModelInfo;
 use kvasir_client::{EngineClient, assets};
 use kvasir_engine_core::Scheduler;
@@ -19,7 +19,7 @@ use crate::setup::{EngineSetup, ServiceError, resolve_model};
 use crate::shared::{EngineState, Health, Shared};
 use crate::watchdog;
 use crate::worker::{Published, Worker};
-use crate::zmq::{self, Format, ZmqPublisher};
+use crate::zmq::{self, Format, ZmqConfig, ZmqPublisher};
 
 /// A running engine. Dropping it stops it without waiting; [`Engine::shutdown`] waits.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Engine {
     pub fn start(setup: EngineSetup) -> Result<Self, ServiceError> {
         let model = resolve_model(&setup)?;
         let EngineSetup {
-            mut executor,
+            executor,
             scheduler: config,
             policies,
             model: _,
@@ -48,32 +48,19 @@ impl Engine {
             limits,
             diagnostics,
         } = setup;
-        let warmup_tokens = (config.max_num_batched_tokens as usize).min(limits.max_warmup_tokens);
         if let Some(folder) = &diagnostics.dump_dir {
             dump::prepare(folder).map_err(ServiceError::DumpDir)?;
         }
+        let warmup_tokens = (config.max_num_batched_tokens as usize).min(limits.max_warmup_tokens);
         let max_in_flight = policies.max_in_flight;
-        if max_in_flight as usize > executor.max_in_flight() {
-            return Err(ServiceError::StepsInFlight {
-                asked: max_in_flight,
-                limit: executor.max_in_flight(),
-            });
-        }
+        check_in_flight(&*executor, max_in_flight)?;
         let mut scheduler = Scheduler::with_policies(config, policies).map_err(ServiceError::Config)?;
         scheduler.record(diagnostics.recorded_inputs);
         let journal = Journal::new(diagnostics.step_records, diagnostics.recorded_inputs);
-        let format = Format {
-            block_size: model.block_size,
-            dp_rank: identity.dp_rank,
-            int_hashes: kv_events.as_ref().is_some_and(|config| config.int_block_hashes),
-        };
-        let (sender, publisher) = match kv_events {
-            Some(config) => zmq::start(&config, identity.dp_rank)
-                .map(|(sender, publisher)| (Some(sender), Some(publisher)))
-                .map_err(ServiceError::KvEvents)?,
-            None => (None, None),
-        };
-        let published = sender.map(|sender| Published { sender, format });
+        let (published, publisher) = kv_events
+            .map(|config| publish(&config, &model, identity.dp_rank))
+            .transpose()?
+            .unzip();
         let shared = Arc::new(Shared::new(
             model,
             assets::chunks(&assets).collect(),
@@ -83,28 +70,13 @@ impl Engine {
             diagnostics,
             Host::new(scheduler, journal),
         ));
-        let (started, start) = mpsc::sync_channel::<Result<(), ExecError>>(1);
-        let thread = std::thread::Builder::new()
-            .name("kvasir-scheduler".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || {
-                    let warm = executor.warmup(warmup_tokens);
-                    let failed = warm.is_err();
-                    // If nobody waits for it, the engine was dropped already and the mailbox says stop.
-                    drop(started.send(warm));
-                    if !failed {
-                        Worker::new(Arc::clone(&shared), executor, max_in_flight, published).run();
-                    }
-                    shared.host.pulse.end();
-                    shared.ended.send_replace(true);
-                }
-            });
-        let thread = thread.map_err(ServiceError::Thread)?;
-        start
-            .recv()
-            .map_err(|_| ServiceError::StartPanicked)?
-            .map_err(ServiceError::Warmup)?;
+        let work = Work {
+            executor,
+            warmup_tokens,
+            max_in_flight,
+            published,
+        };
+        let thread = work.spawn(&shared)?;
         watchdog::spawn(Arc::clone(&shared)).map_err(ServiceError::Thread)?;
         Ok(Self {
             shared,
@@ -212,4 +184,68 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// What the scheduler thread owns.
+struct Work {
+    executor: Box<dyn Executor>,
+    warmup_tokens: usize,
+    max_in_flight: u32,
+    published: Option<Published>,
+}
+
+impl Work {
+    /// Starts the thread and waits until the executor is warm.
+    fn spawn(mut self, shared: &Arc<Shared>) -> Result<JoinHandle<()>, ServiceError> {
+        let (started, start) = mpsc::sync_channel::<Result<(), ExecError>>(1);
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new()
+            .name("kvasir-scheduler".to_owned())
+            .spawn(move || {
+                let warm = self.executor.warmup(self.warmup_tokens);
+                let failed = warm.is_err();
+                // If nobody waits for it, the engine was dropped already and the mailbox says stop.
+                drop(started.send(warm));
+                if !failed {
+                    Worker::new(
+                        Arc::clone(&shared),
+                        self.executor,
+                        self.max_in_flight,
+                        self.published,
+                    )
+                    .run();
+                }
+                shared.host.pulse.end();
+                shared.ended.send_replace(true);
+            })
+            .map_err(ServiceError::Thread)?;
+        start
+            .recv()
+            .map_err(|_| ServiceError::StartPanicked)?
+            .map_err(ServiceError::Warmup)?;
+        Ok(thread)
+    }
+}
+
+fn check_in_flight(executor: &dyn Executor, asked: u32) -> Result<(), ServiceError> {
+    let limit = executor.max_in_flight();
+    if asked as usize > limit {
+        return Err(ServiceError::StepsInFlight { asked, limit });
+    }
+    Ok(())
+}
+
+/// Opens the sockets of the event publisher.
+fn publish(
+    config: &ZmqConfig,
+    model: &ModelInfo,
+    dp_rank: u32,
+) -> Result<(Published, ZmqPublisher), ServiceError> {
+    let format = Format {
+        block_size: model.block_size,
+        dp_rank,
+        int_hashes: config.int_block_hashes,
+    };
+    let (sender, publisher) = zmq::start(config, dp_rank).map_err(ServiceError::KvEvents)?;
+    Ok((Published { sender, format }, publisher))
 }

@@ -15,7 +15,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use kvasir_cache_key::{BlockHash, CacheIdentity, block_hash};
 use kvasir_client::types::kv_cache_update::Kind as Update;
-use kvasir_client::types::{ErrorCode, GenerateRequest, KvCachePosition, KvCacheStart, TimelineKind};
+use kvasir_client::types::{
+    ErrorCode, GenerateRequest, KvCachePosition, KvCacheStart, TimelineEntry, TimelineKind,
+};
 use kvasir_client::{EngineClient, GrpcClient, KvCacheChange, KvCacheFollower, KvCacheStream, LoadStream};
 use kvasir_service::ServiceLimits;
 use support::{DEADLINE, Fixture, Kind, Options, collect, expected, finish_of, prompt, request};
@@ -322,7 +324,7 @@ async fn a_timeline_lists_what_happened_if_asked() {
         };
         let finish = finish_of(&collect(fixture.start(asked).await).await, 0);
         let timeline = finish.timeline.unwrap();
-        let kinds: Vec<_> = timeline.entries.iter().map(|entry| entry.kind()).collect();
+        let kinds: Vec<_> = timeline.entries.iter().map(TimelineEntry::kind).collect();
         // A budget of 256 tokens cuts the prompt into three.
         assert_eq!(
             kinds,

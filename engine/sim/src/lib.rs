@@ -1,7 +1,7 @@
 //! Serving in virtual time: the real scheduler, driven by a cost model instead of a device.
 //!
 //! [`simulate`] plays a [`Workload`] against engines whose steps take as long as a [`CostModel`] says, and counts what clients would see as a
-//! [`Report`]. The cost model comes from steps that were measured ([`fit`]). Every decision is the scheduler's own: the simulator knows
+//! [`Report`]. The cost model comes from steps that were measured ([`fit()`]). Every decision is the scheduler's own: the simulator knows
 //! nothing about batching, caching or preemption. Equal inputs give equal reports, and nothing here reads a clock or a file.
 //!
 //! What it leaves out, so that a real server is slower: the network, tokenizing, what other work on the machine takes, and steps that

@@ -67,11 +67,12 @@ impl RowRules {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        let digest = hash.finalize();
-        digest[..DIGEST_BYTES]
+        let half = hash
+            .finalize()
             .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+            .take(DIGEST_BYTES)
+            .fold(0, |half: u128, byte| half << 8 | u128::from(*byte));
+        format!("{half:032x}")
     }
 
     fn read(&self, line: &[u8]) -> (Option<String>, Result<AnswerRequest, AnswerError>) {

@@ -295,7 +295,9 @@ mod tests {
             "81a474797065b0416c6c426c6f636b73436c6561726564",
             "00",
         );
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = bytes
+            .iter()
+            .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         assert_eq!(hex, golden);
     }
 }

@@ -4,7 +4,7 @@
 //! from its start, each engine holds. It's a hint: two blocks whose 8 bytes agree by chance cost a better choice, never a wrong answer.
 //!
 //! Layout, for 10 million blocks below 1 GiB: an open-addressed table of 12-byte entries, hash and set. A set of one is the engine's own
-//! number; larger sets are shared among all blocks with the same holders (see [`sets`]), because the blocks of a conversation are held by the
+//! number; larger sets are shared among all blocks with the same holders (see the module `sets`), because the blocks of a conversation are held by the
 //! same engines. The table is cut into shards by hash, so that growing and sweeping touch a few thousand entries at a time and never stop
 //! the gateway. A client can't aim at a shard or a slot: hashes are salted with a secret.
 //!
