@@ -16,6 +16,9 @@ pub(crate) enum Failure {
     /// The command could not start, or could not do its work.
     #[error("{0}")]
     Failed(String),
+    /// A recording gave other plans than the server executed.
+    #[error("{0}")]
+    Differs(String),
     /// The scheduler thread panicked; its requests were failed.
     #[error("the scheduler crashed: {0}")]
     SchedulerCrashed(String),
@@ -40,12 +43,13 @@ impl Failure {
         Self::Failed(chain(error))
     }
 
-    /// The exit code: 64 bad configuration, 1 failed, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
+    /// The exit code: 64 bad configuration, 1 failed, 3 another result than recorded, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
     /// of `sysexits.h` (EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::Usage(_) => EXIT_CONFIGURATION,
             Self::Failed(_) => 1,
+            Self::Differs(_) => EXIT_HELD_BACK,
             Self::SchedulerCrashed(_) => 70,
             Self::ForcedShutdown { .. } | Self::SecondSignal => 75,
         }
@@ -55,7 +59,7 @@ impl Failure {
 /// The exit code of configurations that can't be used.
 pub(crate) const EXIT_CONFIGURATION: u8 = 64;
 
-/// The exit code of a diagnosis that found something: the command itself did its work.
+/// The exit code of a diagnosis or comparison that found something: the command itself did its work.
 pub(crate) const EXIT_HELD_BACK: u8 = 3;
 
 impl From<Failure> for ExitCode {

@@ -15,6 +15,9 @@ use crate::secret::Secret;
 /// gRPC's customary port, on loopback.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 50051);
 
+/// Steps of small machines take longer than any shorter time.
+const MIN_STALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+
 section! {
     /// Which model, and how its text is made.
     ModelConfig, "Model" {
@@ -175,6 +178,14 @@ impl EngineConfig {
         if let Some(active) = self.max_num_active_seqs.value.filter(|active| *active > seqs) {
             return Err(ConfigError::Conflict(format!(
                 "max-num-active-seqs ({active}) must be at most max-num-seqs ({seqs})"
+            )));
+        }
+        let stall = self.stall_timeout.value.0;
+        if stall < MIN_STALL_TIMEOUT {
+            return Err(ConfigError::Conflict(format!(
+                "stall-timeout ({} s) must be at least {} s, or every step would count as a stall",
+                stall.as_secs_f64(),
+                MIN_STALL_TIMEOUT.as_secs()
             )));
         }
         if self.num_blocks.source.is_explicit() && self.kv_cache_memory_bytes.source.is_explicit() {

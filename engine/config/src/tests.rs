@@ -308,6 +308,8 @@ fn scheduler_limits_that_contradict_each_other_are_refused() {
     assert!(check(&[("max-num-batched-tokens", "7"), ("max-num-seqs", "8")]).is_err());
     assert!(check(&[("max-num-batched-tokens", "7"), ("max-num-seqs", "7")]).is_ok());
     assert!(check(&[("max-num-active-seqs", "129")]).is_err());
+    assert!(check(&[("stall-timeout", "0")]).is_err());
+    assert!(check(&[("stall-timeout", "1")]).is_ok());
     assert!(
         check(&[
             ("num-gpu-blocks-override", "9"),

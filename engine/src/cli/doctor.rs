@@ -72,6 +72,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         after: &looks.after,
         seconds: looks.seconds,
     };
+    if window.went_back() {
+        return Err(Failure::Failed(format!(
+            "{origin}: the second look is no later one at the same server, its counters went back: the server was restarted, another \
+             one answered, or the files are in the wrong order; look again"
+        )));
+    }
     let diagnosis = diagnose(&window, looks.complaint.clone());
     let text = if args.json {
         json(&origin, &looks, &diagnosis)

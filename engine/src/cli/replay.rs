@@ -15,7 +15,7 @@ use crate::exit::Failure;
 #[command(
     after_help = "A dump comes from GET /debug/dump (kvasir serve --enable-debug-dump), or from the folder of --dump-dir; \
     it holds a recording if the server ran with --record-inputs. The plans are printed as the server executed them, byte \
-    for byte; exit code 1 says that a plan differs."
+    for byte; exit code 3 says that a plan differs, 1 that the file can't be replayed."
 )]
 pub(crate) struct ReplayArgs {
     /// The dump
@@ -58,7 +58,7 @@ fn conclude(replayed: &Replayed) -> Result<(), Failure> {
         differing,
     } = replayed;
     if let Some(first) = differing.first() {
-        return Err(Failure::Failed(format!(
+        return Err(Failure::Differs(format!(
             "{} of {num_compared} plans differ from those that the server executed, the first one is that of step {first}",
             differing.len()
         )));

@@ -37,6 +37,14 @@ pub(crate) fn run(flags: Flags<Serve>) -> Result<(), Failure> {
     let keys = settings.api_keys()?;
     let bind = settings.http.bind(!keys.is_empty())?;
     warn_if_open(&bind, &keys);
+    if settings.engine.record_inputs.value > 0
+        && settings.engine.dump_dir.value.is_none()
+        && !settings.http.enable_debug_dump.value
+    {
+        tracing::warn!(
+            "record-inputs costs time and memory, and nothing can fetch the recording: give --dump-dir or --enable-debug-dump"
+        );
+    }
     if settings.http.engine.value.is_some() {
         settings.restrict_to_edge(EDGE_KEYS)?;
     }

@@ -159,7 +159,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "TOKENS", default_value = "16M", value_parser = count)]
     pub(crate) max_num_queued_tokens: u64,
     /// Steps that are planned before the oldest one has ended: 1, or 2 to hide the host's time
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub(crate) steps_in_flight: u32,
     /// Engines; a request goes to the one with the fewest requests
     #[arg(long, value_name = "COUNT", default_value_t = 1)]

@@ -175,6 +175,19 @@ impl Window<'_> {
         (growth >= 0.0).then_some(growth)
     }
 
+    /// Whether the second look can't be a later one at the same server: what only grows has shrunk, or it speaks other names.
+    pub(crate) fn went_back(&self) -> bool {
+        const COUNTERS: [Number; 5] = [
+            |look| look.generation_tokens,
+            |look| look.prompt_tokens_total,
+            |look| look.prefix_queries,
+            |look| look.preemptions,
+            |look| look.step_tokens.as_ref().map(|steps| steps.count),
+        ];
+        let shrank = |counter: &Number| counter(self.after) < counter(self.before);
+        self.before.server != self.after.server || COUNTERS.iter().any(shrank)
+    }
+
     /// The growth of a counter per second.
     pub(crate) fn rate(&self, counter: Number) -> Option<f64> {
         Some(self.growth(counter)? / self.seconds)

@@ -492,3 +492,32 @@ fn text_says_what_was_measured_and_what_helps_and_colours_are_optional() {
     assert_eq!(json["what"], "kv_cache");
     assert_eq!(json["findings"][0]["measured"][0]["threshold"]["at_least"], 0.9);
 }
+
+#[test]
+fn second_look_at_a_restarted_or_another_server_is_noticed() {
+    let went_back = |before: &Snapshot, after: &Snapshot| {
+        Window {
+            before,
+            after,
+            seconds: SECONDS,
+        }
+        .went_back()
+    };
+    let before = resting();
+    assert!(!went_back(&before, &before));
+    let mut later = resting();
+    later.generation_tokens = Some(3_001.0);
+    assert!(!went_back(&before, &later));
+    // The files in the wrong order.
+    assert!(went_back(&later, &before));
+    let restarted = Snapshot {
+        running: Some(0.0),
+        ..Snapshot::default()
+    };
+    assert!(went_back(&before, &restarted));
+    let other = Snapshot {
+        server: Server::Vllm,
+        ..resting()
+    };
+    assert!(went_back(&before, &other));
+}

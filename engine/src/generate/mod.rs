@@ -57,8 +57,9 @@ pub(crate) enum RunError {
     },
     /// The output has the answer to another question under this row's id or number.
     #[error(
-        "the output already has row {index} (id {id:?}), but of another question: the input, the model or a sampling flag changed \
-         since; give another --output, or --overwrite"
+        "the output already has row {index}{}, but of another question: the input, the model or a sampling flag changed \
+         since; give another --output, or --overwrite",
+        id.as_ref().map_or_else(String::new, |id| format!(" (id {id:?})"))
     )]
     Changed {
         /// Which row.

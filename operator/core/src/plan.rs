@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use kvasir_operator_api::TlsMode;
 
-use crate::build::{budget, engine, gateway, ingress, policy, rights, services};
+use crate::build::{budget, engine, gateway, ingress, monitor, policy, rights, services};
 use crate::child::{Child, Kind, Live, ObjectRef};
 use crate::groups::{self, Decisions};
 use crate::observed::Observed;
@@ -164,6 +164,7 @@ fn wanted(
         children.push(gateway::deployment(service, settings));
         children.extend(ingress::ingress(service));
     }
+    children.extend(monitor::pods(service, settings));
     secrets(service, &ids, observed, &mut keep);
     // Sorting by kind keeps the order within policies: allow before deny.
     children.sort_by_key(|child| child.reference.kind);

@@ -8,6 +8,7 @@ pub mod environment;
 pub mod gateway;
 pub mod ingress;
 pub mod meta;
+pub mod monitor;
 pub mod overrides;
 pub mod placement;
 pub mod pod;

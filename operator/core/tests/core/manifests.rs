@@ -193,3 +193,34 @@ fn an_object_of_somebody_else_with_a_name_we_need_is_a_collision() {
     );
     assert_eq!(fake.objects[&live.reference], live);
 }
+
+#[test]
+fn pods_are_monitored_where_the_cluster_knows_monitors_and_the_service_wants_one() {
+    let monitors = |known: bool, spec: Value| {
+        let mut fake = Fake::new(spec);
+        fake.settings
+            .known_kinds
+            .extend(known.then_some(Kind::PodMonitor));
+        fake.settle();
+        fake.objects
+            .values()
+            .filter(|live| live.reference.kind == Kind::PodMonitor)
+            .map(|live| live.object.clone())
+            .collect::<Vec<_>>()
+    };
+    let labels =
+        json!({ "observability": { "labels": { "release": "prometheus", "kvasir.dev/service": "x" } } });
+    assert!(monitors(false, labels.clone()).is_empty());
+    assert!(monitors(true, json!({ "observability": { "podMonitor": false } })).is_empty());
+    let found = monitors(true, labels);
+    let [monitor] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    assert_eq!(monitor["metadata"]["labels"]["kvasir.dev/service"], "chat");
+    assert_eq!(
+        monitor["spec"]["selector"]["matchLabels"]["kvasir.dev/service"],
+        "chat"
+    );
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], "metrics");
+}
