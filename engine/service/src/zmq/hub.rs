@@ -37,6 +37,8 @@ impl Hub {
     /// A queue of a new subscriber for `limit` batches; what doesn't fit is dropped for it, as a PUB socket does.
     pub(super) fn subscribe(&mut self, limit: usize) -> mpsc::Receiver<Numbered> {
         let (sender, receiver) = mpsc::channel(limit);
+        // An idle engine publishes nothing: those that left would pile up.
+        self.subscribers.retain(|queue| !queue.is_closed());
         self.subscribers.push(sender);
         receiver
     }
@@ -114,5 +116,9 @@ mod tests {
         drop(hub.subscribe(2));
         hub.publish(batch(0));
         assert!(hub.subscribers.is_empty());
+        for _ in 0..10 {
+            drop(hub.subscribe(2));
+        }
+        assert_eq!(hub.subscribers.len(), 1, "also while nothing is published");
     }
 }
