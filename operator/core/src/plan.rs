@@ -25,8 +25,10 @@ use crate::validate::Validated;
 pub struct Write {
     /// What is wanted.
     pub child: Child,
-    /// It wasn't there: it must be created, so that an object that appeared meanwhile isn't overwritten.
-    pub create: bool,
+    /// The uid of the object that is changed, as a precondition: an apply that carries it in its metadata is refused when that object
+    /// is gone, so that an old read never brings a deleted group back beside its dying pods. `None` if there was no object: then it
+    /// must be created, so that one that appeared meanwhile isn't overwritten.
+    pub uid: Option<String>,
 }
 
 /// One object to delete.
@@ -273,12 +275,13 @@ fn write(service: &Validated, observed: &Observed, children: Vec<Child>, plan: &
     for child in children {
         let live = observed.child(child.reference.kind, &child.reference.name);
         match live {
-            None => plan.write.push(Write { child, create: true }),
+            None => plan.write.push(Write { child, uid: None }),
             // It is made anew when it is gone.
             Some(live) if live.is_deleting() => {}
             Some(live) if !live.is_owned_by(&service.uid) => plan.collisions.push(child.reference),
             Some(live) if is_changed(&child, live, observed) => {
-                plan.write.push(Write { child, create: false });
+                let uid = Some(live.uid.clone());
+                plan.write.push(Write { child, uid });
             }
             Some(_) => {}
         }

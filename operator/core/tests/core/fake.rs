@@ -141,7 +141,7 @@ impl Fake {
     fn apply(&mut self, made: &Plan) {
         for write in &made.write {
             self.writes += 1;
-            self.write(&write.child, write.create);
+            self.write(&write.child, write.uid.as_deref());
         }
         for delete in &made.delete {
             self.writes += 1;
@@ -172,10 +172,11 @@ impl Fake {
         }
     }
 
-    fn write(&mut self, child: &Child, create: bool) {
+    fn write(&mut self, child: &Child, precondition: Option<&str>) {
         check_child(&child.object, &child.reference);
         let existing = self.objects.get(&child.reference);
-        if create && existing.is_some() {
+        // The API server refuses a creation of what is there, and a change of what isn't there any more.
+        if existing.map(|live| live.uid.as_str()) != precondition {
             return;
         }
         if let Some(live) = existing {
