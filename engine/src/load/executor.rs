@@ -1,13 +1,11 @@
 //! A model without an engine: for measuring it.
 
 use kvasir_backend::Executor;
-use kvasir_backend_cpu::{CpuBackend, CpuOptions};
 use kvasir_config::{EngineConfig, ModelConfig};
 use kvasir_engine_core::SchedulerConfig;
-use kvasir_model::{LoadProgress, ModelConfig as ModelDescription};
-use kvasir_weights::Checkpoint;
+use kvasir_model::LoadProgress;
 
-use super::{LoadError, decide_sizes, find, kv_dtype, load_options, scheduler, sizes};
+use super::{LoadError, Prepared, load_options, prepare, scheduler};
 use crate::progress::Watcher;
 
 /// What runs plans, and what it can run.
@@ -29,17 +27,14 @@ pub(crate) fn load_executor(
     engine: &mut EngineConfig,
     watcher: &dyn Watcher,
 ) -> Result<LoadedExecutor, LoadError> {
-    let local = find(model, watcher)?;
-    let checkpoint = Checkpoint::open(&local.path)?;
-    let description = ModelDescription::from_checkpoint(&checkpoint)?;
-    sizes::check_dtype(model)?;
-    let kv_dtype = kv_dtype(engine, &description);
-    let sizes = decide_sizes(model, engine, &checkpoint, &description, kv_dtype)?;
-    let backend = CpuBackend::new(CpuOptions {
-        threads: sizes.threads as usize,
-        isa: None,
-    })
-    .map_err(LoadError::Backend)?;
+    let Prepared {
+        local,
+        checkpoint,
+        description,
+        kv_dtype,
+        sizes,
+        backend,
+    } = prepare(model, engine, watcher)?;
     let vocab_size = u32::try_from(description.vocab_size).unwrap_or(u32::MAX);
     let mut on_progress =
         |progress: LoadProgress| watcher.on_weights(&local.name, progress.done_bytes, progress.total_bytes);

@@ -45,17 +45,14 @@ pub(crate) fn start_engine(
 ) -> Result<Engine, LoadError> {
     // There is no gateway mode yet; when there is, its engines say so here.
     engine.kv_events_config.value.check_mode(false)?;
-    let local = find(model, watcher)?;
-    let checkpoint = Checkpoint::open(&local.path)?;
-    let description = ModelDescription::from_checkpoint(&checkpoint)?;
-    sizes::check_dtype(model)?;
-    let kv_dtype = kv_dtype(engine, &description);
-    let sizes = decide_sizes(model, engine, &checkpoint, &description, kv_dtype)?;
-    let backend = CpuBackend::new(CpuOptions {
-        threads: sizes.threads as usize,
-        isa: None,
-    })
-    .map_err(LoadError::Backend)?;
+    let Prepared {
+        local,
+        checkpoint,
+        description,
+        kv_dtype,
+        sizes,
+        backend,
+    } = prepare(model, engine, watcher)?;
     let digest = checkpoint.digest();
     let info = ModelInfo {
         weights_digest: digest.to_string(),
@@ -97,6 +94,42 @@ pub(crate) fn start_engine(
         diagnostics: diagnostics(engine),
     })?;
     Ok(engine)
+}
+
+/// A model that was found and fits the machine; its weights aren't read yet.
+struct Prepared {
+    local: LocalModel,
+    checkpoint: Checkpoint,
+    description: ModelDescription,
+    kv_dtype: KvDType,
+    sizes: Sizes,
+    backend: CpuBackend,
+}
+
+fn prepare(
+    model: &mut ModelConfig,
+    engine: &mut EngineConfig,
+    watcher: &dyn Watcher,
+) -> Result<Prepared, LoadError> {
+    let local = find(model, watcher)?;
+    let checkpoint = Checkpoint::open(&local.path)?;
+    let description = ModelDescription::from_checkpoint(&checkpoint)?;
+    sizes::check_dtype(model)?;
+    let kv_dtype = kv_dtype(engine, &description);
+    let sizes = decide_sizes(model, engine, &checkpoint, &description, kv_dtype)?;
+    let backend = CpuBackend::new(CpuOptions {
+        threads: sizes.threads as usize,
+        isa: None,
+    })
+    .map_err(LoadError::Backend)?;
+    Ok(Prepared {
+        local,
+        checkpoint,
+        description,
+        kv_dtype,
+        sizes,
+        backend,
+    })
 }
 
 fn find(model: &mut ModelConfig, watcher: &dyn Watcher) -> Result<LocalModel, LoadError> {
