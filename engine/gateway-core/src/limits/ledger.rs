@@ -30,8 +30,8 @@ pub struct Ledger {
     period: u64,
     /// The last period whose charges were handed over to the store.
     handed_over: u64,
-    /// What to add to a slot of a merged period to get the store's.
-    merged: BTreeMap<u64, i64>,
+    /// What to add to a tenant's slot of a merged period to get the store's.
+    merged: BTreeMap<u64, BTreeMap<TenantName, i64>>,
 }
 
 /// Who decides.
@@ -222,10 +222,12 @@ impl Ledger {
         }
     }
 
-    /// The store took a merge when its own slot was `store_slot`. Charges of that time can now be settled there.
-    pub fn merged(&mut self, merge: &Merge, store_slot: u64) {
-        self.merged
-            .insert(merge.period, store_slot as i64 - merge.slot as i64);
+    /// The store took these tenants' parts of a merge when its own slots were these. Charges of that time can now be settled there.
+    pub fn merged(&mut self, merge: &Merge, store_slots: &BTreeMap<TenantName, u64>) {
+        let offsets = store_slots
+            .iter()
+            .map(|(tenant, slot)| (tenant.clone(), *slot as i64 - merge.slot as i64));
+        self.merged.insert(merge.period, offsets.collect());
         while self.merged.len() > MAX_PERIODS {
             self.merged.pop_first();
         }
@@ -266,7 +268,7 @@ impl Ledger {
         account.correct(slot, charged, actual);
         let store_slot = match home {
             Home::Store(store_slot) => store_slot,
-            Home::Alone(period) => match self.merged.get(&period) {
+            Home::Alone(period) => match self.merged.get(&period).and_then(|of| of.get(&tenant)) {
                 Some(offset) => slot.0.saturating_add_signed(*offset),
                 // Nobody knows where the store put it; it keeps the estimate until that's a minute old.
                 None if period <= self.handed_over => return None,

@@ -1,5 +1,7 @@
 //! Several replicas, one store, and what happens when it comes and goes.
 
+use std::collections::BTreeMap;
+
 use super::store::ReferenceStore;
 use super::*;
 
@@ -59,7 +61,7 @@ impl Replicas {
     fn rejoin(&mut self, replica: usize, now: Micros) {
         let merge = self.ledgers[replica].rejoin(Self::clock(replica, now));
         let slot = self.store.merge(&merge.items, now);
-        self.ledgers[replica].merged(&merge, slot);
+        self.ledgers[replica].merged(&merge, &BTreeMap::from([(tenant(), slot)]));
     }
 }
 
@@ -116,9 +118,33 @@ fn a_settlement_between_handing_over_and_its_receipt_is_not_counted_twice() {
     let merge = ledger.rejoin(at(1));
     assert_eq!(merge.items.len(), 1);
     assert_eq!(ledger.settle(charge, tokens(10, 0), at(1)), None);
-    ledger.merged(&merge, 77);
+    ledger.merged(&merge, &BTreeMap::from([(tenant(), 77)]));
     ledger.leave();
     assert_eq!(ledger.rejoin(at(2)).items, []);
+}
+
+#[test]
+fn a_store_that_takes_tenants_in_different_seconds_settles_each_in_its_own() {
+    let other = TenantName::new("other").unwrap();
+    let mut ledger = Ledger::new(1, Mode::Alone);
+    let limits = per_minute(100, 100);
+    let first = ledger.charge(&tenant(), &limits, tokens(10, 0), at(0)).unwrap();
+    let second = ledger.charge(&other, &limits, tokens(10, 0), at(0)).unwrap();
+    let merge = ledger.rejoin(at(1));
+    ledger.merged(&merge, &BTreeMap::from([(tenant(), 77), (other, 78)]));
+    assert_eq!(ledger.settle(first, tokens(1, 0), at(2)).unwrap().slot, 76);
+    assert_eq!(ledger.settle(second, tokens(1, 0), at(2)).unwrap().slot, 77);
+}
+
+#[test]
+fn a_part_of_a_merge_that_failed_is_settled_nowhere() {
+    let mut ledger = Ledger::new(1, Mode::Alone);
+    let limits = per_minute(100, 100);
+    let charge = ledger.charge(&tenant(), &limits, tokens(10, 0), at(0)).unwrap();
+    let merge = ledger.rejoin(at(1));
+    ledger.merged(&merge, &BTreeMap::new());
+    ledger.leave();
+    assert_eq!(ledger.settle(charge, tokens(1, 0), at(2)), None);
 }
 
 #[test]
