@@ -89,6 +89,8 @@ section! {
              unless an endpoint is given";
         "instance-id" => instance_id: Option<String> = None, "ID",
             "Name of this process for readers of its cache and load news, for example its pod's uid [default: a random one]";
+        "revision-name" => revision_name: Option<String> = None, "NAME",
+            "Name of the revision that gateways divide requests by [default: none]";
     }
 }
 

@@ -22,7 +22,7 @@ pub struct EngineSetup {
     /// The scheduler's rules beside its limits. Steps in flight and shared prompts of groups need an executor that supports them.
     pub policies: Policies,
     /// What is served. Limits and digests that follow from the other fields are filled in: `max_model_len`, `block_size`, `num_blocks`,
-    /// `max_num_seqs`, `max_logprobs`, `text_assets_digest` (checked, if it is given) and `engine_version`.
+    /// `max_num_seqs`, `max_logprobs`, `text_assets_digest` (checked, if it is given), `kv_dtype`, `weights_version` and `engine_version`.
     pub model: ModelInfo,
     /// The files that edges need for text.
     pub assets: TextAssetFiles,
@@ -61,12 +61,13 @@ pub struct CacheParts {
 }
 
 impl CacheParts {
-    /// The root of the chains of requests with this salt.
-    pub(crate) fn root(&self, client_salt: &str) -> CacheRoot {
+    /// The root of the chains of requests with these salts.
+    pub(crate) fn root(&self, tenant_salt: &[u8], client_salt: &str) -> CacheRoot {
         CacheIdentity {
             weights_digest: &self.weights_digest,
             weights_version: self.weights_version,
             kv_dtype: &self.kv_dtype,
+            tenant_salt,
             client_salt: client_salt.as_bytes(),
             ..CacheIdentity::default()
         }
@@ -227,6 +228,8 @@ pub(crate) fn resolve_model(setup: &EngineSetup) -> Result<ModelInfo, ServiceErr
         max_num_seqs: scheduler.max_num_seqs,
         max_logprobs: limits.max_logprobs.min(model.vocab_size),
         text_assets_digest: found,
+        kv_dtype: setup.cache.kv_dtype.clone(),
+        weights_version: setup.cache.weights_version,
         engine_version: env!("CARGO_PKG_VERSION").to_owned(),
         ..model.clone()
     })

@@ -141,8 +141,17 @@ impl Shared {
         request: GenerateRequest,
     ) -> Result<(ValidRequest, Place), Error> {
         self.check_open()?;
-        let root = self.cache.root(&request.cache_salt);
+        let root = self.cache.root(&request.tenant_salt, &request.cache_salt);
+        let traceparent = request.traceparent.clone();
         let (request_id, valid) = validate::validate(request, &self.model, root)?;
+        if !traceparent.is_empty() {
+            tracing::debug!(
+                target: "kvasir::request",
+                request_id = %request_id.escape_debug(),
+                traceparent = %traceparent.escape_debug(),
+                "taken"
+            );
+        }
         let place = Place::claim(self, names, &request_id)?;
         // Draining is checked again after the request counts as live, so that a drain that saw no request is right.
         self.check_open()?;

@@ -16,6 +16,10 @@ use kvasir_sampling::SamplingParams;
 const MAX_REQUEST_ID_BYTES: usize = 512;
 /// Longest cache salt, in bytes.
 const MAX_CACHE_SALT_BYTES: usize = 1024;
+/// A digest of 64 bytes is the longest that gateways could make.
+const MAX_TENANT_SALT_BYTES: usize = 64;
+/// Version 00 of the W3C trace context has 55.
+const MAX_TRACEPARENT_BYTES: usize = 64;
 /// End-of-sequence and stop ids, together; each is compared with every token.
 const MAX_STOP_IDS: usize = 1024;
 /// Bad words, as vLLM, and their tokens: each is compared with the end of the output at every step.
@@ -63,9 +67,25 @@ pub(crate) fn validate(
         cache_salt,
         prompt_logprobs,
         timeline,
+        tenant_salt,
+        traceparent,
     } = request;
     between("request_id", "bytes", request_id.len(), 1, MAX_REQUEST_ID_BYTES)?;
     between("cache_salt", "bytes", cache_salt.len(), 0, MAX_CACHE_SALT_BYTES)?;
+    between(
+        "tenant_salt",
+        "bytes",
+        tenant_salt.len(),
+        0,
+        MAX_TENANT_SALT_BYTES,
+    )?;
+    between(
+        "traceparent",
+        "bytes",
+        traceparent.len(),
+        0,
+        MAX_TRACEPARENT_BYTES,
+    )?;
     let n = n.max(1);
     between("n", "sequences", n as usize, 1, model.max_num_seqs as usize)?;
     check_prompt(&prompt_token_ids, prompt_logprobs, model)?;

@@ -57,6 +57,7 @@ pub(crate) fn start_engine(
     let info = ModelInfo {
         weights_digest: digest.to_string(),
         details: details(&description, &backend, kv_dtype, engine),
+        revision: engine.revision_name.value.clone().unwrap_or_default(),
         ..model_info(&local, &checkpoint, &description)
     };
     let mut on_progress =

@@ -25,13 +25,30 @@ pub(super) async fn a_repeated_prompt_is_read_from_the_cache(kind: Kind) {
 pub(super) async fn salts_separate_the_cache(kind: Kind) {
     let fixture = Fixture::new(kind).await;
     let prompt = prompt(33, 0);
-    for (salt, cached) in [("", 0), ("a", 0), ("b", 0), ("a", 32), ("", 32)] {
+    let salts = [
+        ("", "", 0),
+        ("", "a", 0),
+        ("", "b", 0),
+        ("", "a", 32),
+        ("", "", 32),
+        // A tenant named like another's salt shares nothing with it.
+        ("a", "", 0),
+        ("b", "a", 0),
+        ("a", "b", 0),
+        ("a", "", 32),
+    ];
+    for (tenant, salt, cached) in salts {
         let request = GenerateRequest {
             cache_salt: salt.to_owned(),
+            tenant_salt: tenant.as_bytes().to_vec().into(),
             ..request("r", &prompt, 2)
         };
         let outputs = collect(fixture.start(request).await).await;
-        assert_eq!(outputs[0].cached_tokens, Some(cached), "salt {salt:?}");
+        assert_eq!(
+            outputs[0].cached_tokens,
+            Some(cached),
+            "tenant {tenant:?}, salt {salt:?}"
+        );
         assert_eq!(tokens_of(&outputs, 0), expected(&prompt, 7, 2));
     }
 }
