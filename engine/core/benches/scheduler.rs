@@ -14,6 +14,10 @@ use kvasir_engine_core::{
 use sha2::{Digest, Sha256};
 
 const BLOCK_SIZE: u32 = 16;
+/// Inputs that a recording keeps here; few enough that old ones are computed again while the steps are measured.
+const RECORDED_INPUTS: usize = 1000;
+/// Fewest steps that are measured at a time: a sequence fills a quarter of a thousand blocks, and a recording's old inputs are computed again.
+const DECODE_STEPS: u64 = 3900;
 
 fn config(num_seqs: u32, num_blocks: u32) -> SchedulerConfig {
     SchedulerConfig {
@@ -107,32 +111,36 @@ impl Engine {
 /// `schedule` and `complete` with everybody decoding; every 16th step of a sequence fills and hashes a block.
 fn decode(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("decode_step");
+    group.sample_size(20);
     for num_seqs in [256, 1024] {
         group.bench_function(BenchmarkId::from_parameter(num_seqs), |bencher| {
-            bencher.iter_custom(|num_steps| {
-                let mut engine = Engine::new(config(num_seqs, 400_000));
-                let mut total = Duration::ZERO;
-                let mut left = num_steps;
-                while left > 0 {
-                    // Prompts of different lengths, so that blocks fill up in different steps, as they do in service.
-                    for i in 0..num_seqs {
-                        let prompt = request(10_000 * i, 33 + i % BLOCK_SIZE, 4001);
-                        engine.scheduler.submit(Micros(0), prompt).expect("it fits");
-                    }
-                    while engine.scheduler.stats().num_waiting > 0 {
-                        engine.step();
-                    }
-                    for _ in 0..left.min(3900) {
-                        total += engine.step().expect("everybody decodes");
-                        left -= 1;
-                    }
-                    while engine.step().is_some() {}
-                }
-                total
-            });
+            bencher.iter_custom(|num_steps| decode_steps(num_seqs, 0, num_steps));
+        });
+    }
+    for num_seqs in [256, 1024] {
+        group.bench_function(BenchmarkId::new("recorded", num_seqs), |bencher| {
+            bencher.iter_custom(|num_steps| decode_steps(num_seqs, RECORDED_INPUTS, num_steps));
         });
     }
     group.finish();
+}
+
+/// The time of `num_steps` steps of `num_seqs` decoding sequences, with the last `recorded` inputs of the scheduler kept.
+fn decode_steps(num_seqs: u32, recorded: usize, num_steps: u64) -> Duration {
+    let mut engine = Engine::new(config(num_seqs, 400_000));
+    engine.scheduler.record(recorded);
+    // Prompts of different lengths, so that blocks fill up in different steps, as they do in service.
+    for i in 0..num_seqs {
+        let prompt = request(10_000 * i, 33 + i % BLOCK_SIZE, DECODE_STEPS as u32 + 101);
+        engine.scheduler.submit(Micros(0), prompt).expect("it fits");
+    }
+    while engine.scheduler.stats().num_waiting > 0 {
+        engine.step();
+    }
+    let spent: Duration = (0..DECODE_STEPS)
+        .map(|_| engine.step().expect("everybody decodes"))
+        .sum();
+    spent.mul_f64(num_steps as f64 / DECODE_STEPS as f64)
 }
 
 /// Admission of a prompt of 32,768 tokens whose blocks are all cached, without its hashing.

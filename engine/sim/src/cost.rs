@@ -90,10 +90,10 @@ pub enum CostError {
 impl CostModel {
     /// SmolLM2-135M-Instruct (Q4_1) on 2 cores of an Intel Xeon; `e2e/bench/README.md` says how it was measured.
     pub const DEFAULT: Self = Self {
-        step: 0.007_4,
-        prefill_token: 0.001_7,
-        decode_seq: 0.002_7,
-        context_token: 0.0,
+        step: 0.005_0,
+        prefill_token: 0.001_08,
+        decode_seq: 0.001_85,
+        context_token: 0.000_001_04,
         host: 0.0,
     };
 
