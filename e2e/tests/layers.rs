@@ -41,6 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-operator-api", &[]),
     ("kvasir-operator-core", &["kvasir-operator-api"]),
     ("kvasir-operator", &["kvasir-operator-api"]),
+    ("kvasir-fake-kubelet", &[]),
     ("kvasir-edge", &["kvasir-api", "kvasir-client", "kvasir-text"]),
     (
         "kvasir-service",
