@@ -1,5 +1,6 @@
 """The metric names, labels and buckets that dashboards of vLLM read."""
 
+import pathlib
 import re
 
 import pytest
@@ -47,6 +48,15 @@ def test_a_histogram_has_exactly_the_buckets(exposition, name):
         return float("inf") if bound == "+Inf" else float(bound)
     assert [number(bound) for bound in dict.fromkeys(bounds)] == [number(bound) for bound in HISTOGRAMS[name].split()]
     assert re.search(rf"^vllm:{name}_count\{{.*\}} [1-9]", exposition, re.MULTILINE), f"{name} observed nothing"
+
+
+def test_the_charts_alerts_and_dashboard_ask_for_figures_that_exist(exposition):
+    files = pathlib.Path(__file__).parents[2] / "charts/kvasir/files"
+    text = (files / "rules.yaml").read_text() + (files / "dashboard.json").read_text()
+    asked = set(re.findall(r"(?:vllm:|kvasir_(?!operator_))[a-z0-9_]+", text))
+    exposed = set(re.findall(r"^([a-z0-9_:]+)[{ ]", exposition, re.MULTILINE))
+    assert len(asked) > 15
+    assert asked <= exposed, asked - exposed
 
 
 def test_token_counters_follow_the_usage(server, client):
