@@ -7,7 +7,6 @@ use kvasir_api::{
     SamplingDefaults, TokenizeRequest,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use serde_json::{Map, Value, json};
 
 const VOCAB_SIZE: u32 = 100;
@@ -188,7 +187,7 @@ fn parse_all(bytes: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_json_is_a_request_within_its_ranges_or_a_bounded_400(body in any_body()) {

@@ -3,7 +3,11 @@
 use sha2::block_api::compress256;
 
 /// Names the encoding, so that a block's key can never equal a root's.
-const BLOCK_DOMAIN: &[u8; 12] = b"kvasir.kv.v2";
+const BLOCK_DOMAIN: [u32; 3] = [
+    u32::from_le_bytes(*b"kvas"),
+    u32::from_le_bytes(*b"ir.k"),
+    u32::from_le_bytes(*b"v.v2"),
+];
 
 /// SHA-256's initial state (FIPS 180-4, section 5.3.3).
 const INITIAL_STATE: [u32; 8] = [
@@ -47,19 +51,42 @@ impl BlockHash {
 /// Header and padding fill one chunk, so a block of 16 tokens takes two compressions, and every 16 further tokens one more. Fewer aren't
 /// possible: the parent's 32 bytes, 64 bytes of tokens and SHA-256's own 9 don't fit in one chunk.
 pub fn block_hash(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
+    match tokens.len() {
+        16 => hash_whole::<2>(parent, &tokens[..16]),
+        32 => hash_whole::<3>(parent, &tokens[..32]),
+        64 => hash_whole::<5>(parent, &tokens[..64]),
+        _ => hash_in_pieces(parent, tokens),
+    }
+}
+
+/// A message of just this many chunks, in one call.
+///
+/// Inlined where the number of tokens is known, the header's first 16 bytes are one constant and so one store. A processor can hand that on to the
+/// first rounds at once; bytes that several stores wrote it hands on only when the key of the parent is finished.
+#[expect(clippy::inline_always, reason = "it is for lengths that the compiler sees")]
+#[inline(always)]
+fn hash_whole<const NUM_CHUNKS: usize>(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
+    let mut chunks = [[0; 4 * WORDS_PER_CHUNK]; NUM_CHUNKS];
+    let num_words = HEADER_WORDS + tokens.len();
+    put_header(&mut chunks, tokens.len(), parent);
+    put_words(&mut chunks, HEADER_WORDS, tokens);
+    put_padding(&mut chunks, num_words, num_words);
+    let mut state = INITIAL_STATE;
+    compress256(&mut state, &chunks);
+    BlockHash(to_bytes(state))
+}
+
+fn hash_in_pieces(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
     // The crate's streaming interface costs as much again as the two compressions of a small block, so the message is padded here.
     let mut state = INITIAL_STATE;
-    let mut chunks = [[0_u8; 4 * WORDS_PER_CHUNK]; CHUNKS_PER_PIECE + 1];
+    let mut chunks = [[0; 4 * WORDS_PER_CHUNK]; CHUNKS_PER_PIECE + 1];
     put_header(&mut chunks, tokens.len(), parent);
     let mut num_words = HEADER_WORDS;
     let mut rest = tokens;
     loop {
         let room = WORDS_PER_CHUNK * CHUNKS_PER_PIECE - num_words;
         let (now, later) = rest.split_at(rest.len().min(room));
-        let words = chunks.as_flattened_mut()[4 * num_words..].chunks_exact_mut(4);
-        for (word, token) in words.zip(now) {
-            word.copy_from_slice(&token.to_le_bytes());
-        }
+        put_words(&mut chunks, num_words, now);
         num_words += now.len();
         rest = later;
         if rest.is_empty() {
@@ -78,10 +105,18 @@ pub fn block_hash(parent: &BlockHash, tokens: &[u32]) -> BlockHash {
 type Chunk = [u8; 4 * WORDS_PER_CHUNK];
 
 fn put_header(chunks: &mut [Chunk], num_tokens: usize, parent: &BlockHash) {
-    let header = chunks.as_flattened_mut();
-    header[..12].copy_from_slice(BLOCK_DOMAIN);
-    header[12..20].copy_from_slice(&(num_tokens as u64).to_le_bytes());
-    header[20..52].copy_from_slice(&parent.0);
+    let [low, high] = [num_tokens as u32, (num_tokens as u64 >> 32) as u32];
+    let [a, b, c] = BLOCK_DOMAIN;
+    put_words(chunks, 0, &[a, b, c, low]);
+    put_words(chunks, 4, &[high]);
+    chunks.as_flattened_mut()[20..52].copy_from_slice(&parent.0);
+}
+
+fn put_words(chunks: &mut [Chunk], first: usize, words: &[u32]) {
+    let places = chunks.as_flattened_mut()[4 * first..].chunks_exact_mut(4);
+    for (place, word) in places.zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
 }
 
 /// A set bit behind the first `num_words` words of the last chunks, zeros, and the length of the whole message in bits (FIPS 180-4, section 5.1.1).

@@ -271,7 +271,6 @@ fn worst(cost: &CostModel, records: &[StepRecord]) -> (StepRecord, f64) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use proptest::test_runner::RngSeed;
 
     use super::*;
     use crate::rng::Rng;
@@ -394,18 +393,7 @@ mod tests {
         assert_eq!(fit(&[one; 9]), Err(FitError::OneShape { count: 9 }));
     }
 
-    /// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
-    fn config() -> ProptestConfig {
-        let mut config = ProptestConfig::default();
-        if config.rng_seed == RngSeed::Random {
-            config.rng_seed = RngSeed::Fixed(20_261_129);
-        }
-        config
-    }
-
     proptest! {
-        #![proptest_config(config())]
-
         #[test]
         fn a_model_is_found_again_from_its_own_steps(
             step in 1e-5_f64..0.1,

@@ -2,7 +2,6 @@
 
 use kvasir_cache_key::BlockHash;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use super::free_list::FreeList;
 use super::{BlockPool, BlockRef, CachedBlock, Content};
@@ -473,18 +472,7 @@ fn run(num_blocks: u32, actions: Vec<Action>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
-fn config() -> ProptestConfig {
-    let mut config = ProptestConfig::default();
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(20_261_129);
-    }
-    config
-}
-
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn the_pool_behaves_like_its_model(
         num_blocks in 2_u32..9,

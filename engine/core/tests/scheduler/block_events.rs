@@ -9,7 +9,7 @@ use kvasir_engine_core::{
 use proptest::prelude::*;
 
 use crate::harness::{Engine, request, roomy};
-use crate::laws::{Action, World, action, config, setup};
+use crate::laws::{Action, World, action, setup};
 
 fn policies(block_events: BlockEventDetail) -> Policies {
     Policies {
@@ -204,8 +204,6 @@ fn hashes_match(taken: &BlockEvents) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     /// One reader from the beginning on, one who comes later and takes what is pending first, and one who doesn't.
     #[test]
     fn events_and_a_snapshot_with_the_events_after_it_give_what_can_be_found(

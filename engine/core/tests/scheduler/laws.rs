@@ -9,18 +9,8 @@ use kvasir_engine_core::{
     RequestOptions, SchedulerConfig, SeqId, StopConditions, TenantId, Victim,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use crate::harness::{Engine, expected_output_with, roomy};
-
-/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
-pub(crate) fn config() -> ProptestConfig {
-    let mut config = ProptestConfig::default();
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(20_261_129);
-    }
-    config
-}
 
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
@@ -283,8 +273,6 @@ fn run(setup: (SchedulerConfig, Policies), actions: Vec<Action>) -> Result<Engin
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn any_order_of_actions_keeps_the_invariants_and_gives_every_sequence_its_output(
         setup in setup(),
@@ -337,7 +325,7 @@ fn the_generated_runs_reach_every_interesting_state() {
     use proptest::strategy::ValueTree as _;
     use proptest::test_runner::TestRunner;
 
-    let mut runner = TestRunner::new(config());
+    let mut runner = TestRunner::new(ProptestConfig::default());
     let strategy = (setup(), proptest::collection::vec(action(), 0..100));
     let (mut preempted, mut shared, mut chunked, mut aborted, mut failed) = (0, 0, 0, 0, 0);
     let (mut late, mut copied, mut pending) = (0, 0, 0);

@@ -429,7 +429,7 @@ mod differential {
 
     use super::{Part, Reference};
     use crate::harness::Engine;
-    use crate::laws::{Action, action, config, setup};
+    use crate::laws::{Action, action, setup};
     use kvasir_engine_core::{Event, Order, Policies, SchedulerConfig};
 
     /// The engine's last plan as the model says it.
@@ -526,8 +526,6 @@ mod differential {
     }
 
     proptest! {
-        #![proptest_config(config())]
-
         #[test]
         fn with_all_policies_off_the_decisions_are_those_of_vllms_rules(
             (mut limits, _) in setup(),

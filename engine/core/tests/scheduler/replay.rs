@@ -4,7 +4,7 @@ use kvasir_engine_core::{Event, ReplayError, StepPlan, Trace, TraceError};
 use proptest::prelude::*;
 
 use crate::harness::{Engine, request, roomy};
-use crate::laws::{World, action, config, setup};
+use crate::laws::{World, action, setup};
 
 fn replayed(trace: &Trace) -> (Vec<StepPlan>, Vec<Event>) {
     let (mut plans, mut events) = (Vec::new(), Vec::new());
@@ -143,8 +143,6 @@ fn a_recording_that_would_take_all_memory_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn a_recording_cut_anywhere_replays_byte_for_byte_through_bytes_and_back(
         setup in setup(),

@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::config;
 use crate::SamplingParams;
 use crate::filter::draw_filtered;
 use crate::sampler::Scratch;
@@ -162,8 +161,6 @@ fn finite_logits() -> impl Strategy<Value = Vec<f32>> {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn unfiltered_draws_follow_the_reference(logits in finite_logits(), temperature in 0.05_f32..2.0) {
         check(&params(temperature, 0, 1.0, 0.0), &logits)?;

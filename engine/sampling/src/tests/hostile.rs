@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{config, greedy, hostile_logit, next, sample};
+use super::{greedy, hostile_logit, next, sample};
 use crate::{SamplingParams, Scratch, SequenceSampler};
 
 const NAN: f32 = f32::NAN;
@@ -134,8 +134,6 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn any_parameters_and_logits_give_a_token_of_the_vocabulary_that_is_allowed(
         params in any_params(),

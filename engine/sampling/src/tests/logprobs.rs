@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{config, greedy, hostile_logit, logits, next};
+use super::{greedy, hostile_logit, logits, next};
 use crate::{MIN_LOGPROB, SamplingParams, Scratch, SequenceSampler, TokenLogprobs, token_logprobs};
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
@@ -105,8 +105,6 @@ fn log_probabilities_are_given_only_if_asked_for() {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn log_probabilities_follow_the_log_softmax(
         logits in proptest::collection::vec(prop_oneof![3 => -30.0_f32..30.0, 1 => (-2_i8..3).prop_map(f32::from)], 1..300),

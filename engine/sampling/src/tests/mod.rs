@@ -12,18 +12,8 @@ mod sampler;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use crate::{Choice, SamplingParams, Scratch, SequenceSampler};
-
-/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
-fn config() -> ProptestConfig {
-    let mut config = ProptestConfig::default();
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(20_261_129);
-    }
-    config
-}
 
 fn greedy() -> SamplingParams {
     SamplingParams {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{config, hostile_logit};
+use super::hostile_logit;
 use crate::draw::{philox, pick, piece_sums};
 use crate::numeric::{argmax, exp_of_nonpositive, id_of, max, rank_key};
 use crate::uniform;
@@ -96,8 +96,6 @@ fn a_pick_at_zero_skips_tokens_without_weight() {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn the_key_orders_by_logit_and_then_by_id(logits in proptest::collection::vec(hostile_logit(), 1..40)) {
         let value = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit };

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{config, greedy, sample};
+use super::{greedy, sample};
 use crate::SamplingParams;
 use crate::penalty::Seen;
 
@@ -28,8 +28,6 @@ fn reference(params: &SamplingParams, prompt: &[u32], output: &[u32], logits: &[
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn penalties_follow_their_definitions(
         logits in proptest::collection::vec(-9.0_f32..9.0, 1..12),

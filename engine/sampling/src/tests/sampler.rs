@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{config, greedy, logits, next, sample};
+use super::{greedy, logits, next, sample};
 use crate::{SamplingParams, Scratch, SequenceSampler};
 
 #[test]
@@ -140,8 +140,6 @@ const GOLDEN_PLAIN: [u32; 8] = [431, 290, 632, 644, 802, 271, 732, 377];
 const GOLDEN_NUCLEUS: [u32; 8] = [779, 682, 55, 414, 729, 165, 315, 63];
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn what_a_scratch_held_before_does_not_matter(
         first in proptest::collection::vec(-5.0_f32..5.0, 1..400),

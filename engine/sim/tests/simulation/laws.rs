@@ -6,18 +6,8 @@ use kvasir_sim::{
     Span, Synthetic, Tenant, Workload, simulate,
 };
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use crate::harness::{engines, rate};
-
-/// The same cases in every run; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` look elsewhere.
-fn config() -> ProptestConfig {
-    let mut config = ProptestConfig::default();
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(20_261_129);
-    }
-    config
-}
 
 fn lengths() -> impl Strategy<Value = Lengths> {
     prop_oneof![
@@ -130,8 +120,6 @@ fn text(result: &Result<Report, SimError>) -> String {
 }
 
 proptest! {
-    #![proptest_config(config())]
-
     #[test]
     fn every_request_ends_in_one_way_or_is_outstanding(
         server in server(),

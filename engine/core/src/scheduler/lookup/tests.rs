@@ -2,7 +2,6 @@
 
 use kvasir_cache_key::CacheRoot;
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use super::{Hits, content};
 use crate::block::{BlockPool, Content};
@@ -73,14 +72,6 @@ fn groups() -> impl Strategy<Value = Vec<KvGroup>> {
 const NUM_BLOCKS: u32 = 8;
 
 proptest! {
-    #![proptest_config({
-        let mut config = ProptestConfig::default();
-        if config.rng_seed == RngSeed::Random {
-            config.rng_seed = RngSeed::Fixed(20_261_129);
-        }
-        config
-    })]
-
     #[test]
     fn the_hit_is_the_longest_one_that_serves_every_group(
         groups in groups(),
