@@ -176,3 +176,21 @@ impl Tables {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Table;
+    use crate::block::BlockPool;
+
+    #[test]
+    fn to_drop_what_is_gone_already_changes_nothing() {
+        let mut pool = BlockPool::new(6);
+        let mut table = Table::default();
+        assert!(pool.allocate(4, &mut table.held));
+        table.drop_before(3, &mut pool);
+        for index in [3, 2, 0] {
+            table.drop_before(index, &mut pool);
+            assert_eq!((table.num_dropped(), table.len(), pool.num_free()), (3, 4, 4));
+        }
+    }
+}

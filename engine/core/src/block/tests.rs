@@ -242,6 +242,14 @@ fn the_blocks_of_a_long_table_count_as_free_at_once_and_come_back_in_slices() {
 }
 
 #[test]
+fn a_table_that_is_no_longer_than_a_slice_comes_back_at_once() {
+    let mut pool = BlockPool::with_slice(4, 2);
+    let mut table = allocate(&mut pool, 2);
+    pool.release_all(&mut table);
+    assert_eq!(free(&pool), [1, 2, 3]);
+}
+
+#[test]
 fn a_leaving_block_that_is_shared_again_is_no_longer_free() {
     let mut pool = BlockPool::with_slice(4, 1);
     let mut table = allocate(&mut pool, 3);

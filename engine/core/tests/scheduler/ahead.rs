@@ -108,6 +108,27 @@ fn an_aborted_sequence_keeps_its_blocks_until_the_newest_step_completes() {
     assert_eq!(engine.output(id), []);
 }
 
+#[test]
+fn a_sequence_that_no_step_in_flight_names_frees_its_blocks_at_once() {
+    let config = SchedulerConfig {
+        num_blocks: 4,
+        enable_prefix_caching: false,
+        ..roomy()
+    };
+    let mut engine = ahead(config, 2);
+    let [_, waits, gone] = [1, 4, 4].map(|len| engine.submit(request(0..len, 9)));
+    assert!(engine.start());
+    // Its block is what the next token of the one in front of it needs, so that one isn't in the second step.
+    engine.abort(gone);
+    assert!(engine.start());
+    assert_eq!(engine.plan.seqs.len(), 1);
+    engine.finish();
+    assert_eq!((engine.num_in_flight(), engine.num_used_blocks()), (1, 2));
+    engine.abort(waits);
+    engine.check();
+    assert_eq!(engine.num_used_blocks(), 1);
+}
+
 /// Case C23: what a step in flight samples for a sequence that is preempted meanwhile is delivered, once, and the rest follows.
 #[test]
 fn preemption_with_a_step_in_flight_loses_and_repeats_no_token() {

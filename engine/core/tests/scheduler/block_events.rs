@@ -150,6 +150,18 @@ fn a_snapshot_has_each_content_once() {
     assert_eq!(cached, expected.collect::<Vec<_>>());
 }
 
+#[test]
+fn contents_can_be_looked_at_one_by_one_in_the_order_of_the_snapshot() {
+    let mut engine = Engine::new(roomy());
+    engine.submit(request(0..13, 1));
+    engine.run();
+    let one_by_one: Vec<_> = (0..)
+        .map_while(|index| engine.scheduler.cached_block(index))
+        .collect();
+    assert_eq!(one_by_one.len(), 3);
+    assert_eq!(one_by_one, engine.scheduler.cached_blocks().collect::<Vec<_>>());
+}
+
 /// What a reader of events knows.
 #[derive(Default)]
 struct Reader(BTreeSet<CachedBlock>);

@@ -39,7 +39,7 @@ fn with_the_prefix_cached_the_same_prompt_is_done_in_one_step() {
     // A B C D E F G H are computed by R0, which goes on decoding.
     let r0 = engine.submit(request([1, 2, 3, 4, 5, 6, 7, 8], 50));
     while engine.output(r0).is_empty() {
-        engine.step();
+        assert!(engine.step());
     }
     let r1 = engine.submit(request([1, 2, 3, 4, 5, 6, 30, 31, 32], 50));
     engine.step();

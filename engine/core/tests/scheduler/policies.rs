@@ -83,6 +83,20 @@ fn the_lowest_class_gives_way_even_if_the_step_had_scheduled_it() {
     assert_eq!((engine.output(low).len(), engine.output(high).len()), (7, 6));
 }
 
+#[test]
+fn whoever_stands_behind_a_sequence_for_which_an_earlier_one_gave_way_still_runs_in_that_step() {
+    let mut engine = Engine::with_policies(pool_of(3), by_priority());
+    let low = engine.submit(of_priority(9, 0, 1, 9));
+    engine.step();
+    let high = engine.submit(of_priority(0, 100, 3, 9));
+    let behind = engine.submit(of_priority(0, 200, 1, 9));
+    while preempted(&engine).is_empty() {
+        assert!(engine.step());
+    }
+    assert_eq!(preempted(&engine), [low]);
+    assert_eq!(engine.shares(), [(high, 1), (behind, 1)]);
+}
+
 /// Case T11 as vLLM has it.
 #[test]
 fn without_seat_preemption_a_higher_class_waits_for_a_seat() {
@@ -194,6 +208,48 @@ fn after_the_ageing_bound_nobody_passes_any_more() {
         Some(3),
         "it starts before everybody that waited with it: {started:?}"
     );
+}
+
+/// A large one blocks the head, with `num_more` behind it that don't fit either.
+fn blocked_heads(num_more: u32) -> Engine {
+    let (mut engine, ..) = blocked_head(1000);
+    for i in 0..num_more {
+        engine.submit(request(1000 * i..1000 * i + 30, 1));
+    }
+    engine
+}
+
+/// Which bounds the time that a step takes.
+#[test]
+fn thirty_two_are_tried_behind_one_that_does_not_fit() {
+    for (num_more, starts) in [(31, true), (32, false)] {
+        let mut engine = blocked_heads(num_more);
+        let small = engine.submit(request([7], 1));
+        engine.step();
+        assert_eq!(
+            engine.shares().iter().any(|&(seq, _)| seq == small),
+            starts,
+            "{num_more} in between don't fit"
+        );
+    }
+}
+
+#[test]
+fn any_number_may_pass_one_that_does_not_fit_if_they_fit_themselves() {
+    let policies = Policies {
+        ageing_bound: Some(Micros(1_000_000)),
+        ..Policies::vllm()
+    };
+    let mut engine = Engine::with_policies(pool_of(100), policies);
+    engine.submit(request(0..200, 12));
+    engine.step();
+    let large = engine.submit(request(1000..1300, 1));
+    for i in 0..40 {
+        engine.submit(request([i], 1));
+    }
+    engine.step();
+    assert_eq!(engine.plan.seqs.len(), 41);
+    assert!(!engine.shares().iter().any(|&(seq, _)| seq == large));
 }
 
 #[test]

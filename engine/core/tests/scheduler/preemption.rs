@@ -68,7 +68,7 @@ fn a_preempted_sequence_resumes_with_the_same_tokens_and_sends_none_twice() {
         let requests = [request(100..105, 15), request(200..205, 15)];
         let ids = requests.clone().map(|request| engine.submit(request));
         while engine.output(ids[1]).len() < 7 {
-            engine.step();
+            assert!(engine.step());
         }
         assert_eq!(preempted(&engine), []);
         engine.run();
@@ -131,7 +131,7 @@ fn the_first_of_the_running_set_is_never_preempted_for_itself() {
         .map(|i| engine.submit(request(100 * i..100 * i + 4, 16)))
         .collect();
     while engine.finish_reason(first).is_none() {
-        engine.step();
+        assert!(engine.step());
         let tokens = engine.output(first).len();
         assert_eq!(tokens, engine.plans.len(), "the first sequence lost a step");
     }

@@ -1,8 +1,8 @@
-//! Equal contents, one after the other.
+//! Equal contents, one after the other, and different ones side by side.
 
-use kvasir_cache_key::BlockHash;
+use kvasir_cache_key::{BlockHash, block_hash};
 
-use super::PrefixIndex;
+use super::{NONE, PrefixIndex};
 use crate::block::CachedBlock;
 use crate::ids::{BlockId, GroupId};
 
@@ -25,4 +25,27 @@ fn equals_are_found_in_the_order_in_which_they_came_and_the_last_one_takes_the_c
     }
     assert_eq!(index.find(&content), None);
     assert_eq!(index.len(), 0);
+}
+
+/// What makes finding take constant time: where as many contents as there are buckets are thrown at random, the longest chain has 5 to 7.
+#[test]
+fn contents_spread_over_the_buckets_whatever_their_groups() {
+    for groups in [0..1, 3..4, 0..4_u8] {
+        let mut index = PrefixIndex::new(1024);
+        let mut hash = BlockHash([0; 32]);
+        let mut next_block = (0..1024).map(BlockId).peekable();
+        while next_block.peek().is_some() {
+            hash = block_hash(&hash, &[1]);
+            for (group, id) in groups.clone().zip(&mut next_block) {
+                let group = GroupId(group);
+                index.insert(CachedBlock { group, hash }, id);
+            }
+        }
+        let link = |at: u32| Some(at).filter(|&at| at != NONE);
+        let chain = |&first: &u32| {
+            std::iter::successors(link(first), |&at| link(index.entries[at as usize].chain_next)).count()
+        };
+        let longest = index.buckets.iter().map(chain).max();
+        assert!(longest < Some(8), "{longest:?} blocks in one bucket");
+    }
 }
