@@ -129,6 +129,46 @@ fn a_sequence_that_no_step_in_flight_names_frees_its_blocks_at_once() {
     assert_eq!(engine.num_used_blocks(), 1);
 }
 
+/// One block is free, one comes back when the step in flight completes, and one that it holds as well stays with a running sequence.
+fn one_free_and_one_due() -> (Engine, SeqId) {
+    let config = SchedulerConfig {
+        num_blocks: 5,
+        ..roomy()
+    };
+    let policies = Policies {
+        max_in_flight: 2,
+        ageing_bound: Some(Micros(1_000_000)),
+        ..Policies::vllm()
+    };
+    let mut engine = Engine::with_policies(config, policies);
+    let stays = engine.submit(request(0..5, 9));
+    engine.step();
+    let sharer = engine.submit(request((0..4).chain([50]), 9));
+    assert!(engine.start());
+    assert_eq!(engine.cached_tokens(sharer), [4]);
+    engine.abort(sharer);
+    assert_eq!(engine.num_used_blocks(), 3);
+    (engine, stays)
+}
+
+#[test]
+fn nobody_passes_one_that_fits_as_soon_as_the_steps_in_flight_complete() {
+    let (mut engine, stays) = one_free_and_one_due();
+    engine.submit(request(100..108, 1));
+    engine.submit(request([7], 1));
+    assert!(engine.start());
+    assert_eq!(engine.shares(), [(stays, 1)]);
+}
+
+#[test]
+fn a_block_that_others_hold_too_is_not_expected_from_the_steps_in_flight() {
+    let (mut engine, stays) = one_free_and_one_due();
+    engine.submit(request(100..112, 1));
+    let small = engine.submit(request([7], 1));
+    assert!(engine.start());
+    assert_eq!(engine.shares(), [(stays, 1), (small, 1)]);
+}
+
 /// Case C23: what a step in flight samples for a sequence that is preempted meanwhile is delivered, once, and the rest follows.
 #[test]
 fn preemption_with_a_step_in_flight_loses_and_repeats_no_token() {

@@ -27,6 +27,22 @@ fn equals_are_found_in_the_order_in_which_they_came_and_the_last_one_takes_the_c
     assert_eq!(index.len(), 0);
 }
 
+#[test]
+fn the_last_one_of_equals_leaves_and_the_next_one_comes_behind_those_that_stay() {
+    let content = CachedBlock {
+        group: GroupId(0),
+        hash: BlockHash([7; 32]),
+    };
+    let mut index = PrefixIndex::new(5);
+    for id in 1..4 {
+        index.insert(content, BlockId(id));
+    }
+    index.remove(BlockId(3));
+    index.insert(content, BlockId(4));
+    let order: Vec<_> = index.iter().map(|(_, id)| id.0).collect();
+    assert_eq!(order, [1, 2, 4]);
+}
+
 /// What makes finding take constant time: where as many contents as there are buckets are thrown at random, the longest chain has 5 to 7.
 #[test]
 fn contents_spread_over_the_buckets_whatever_their_groups() {
