@@ -16,6 +16,8 @@ pub enum ErrorKind {
     Value,
     /// No key, or an unknown one.
     Unauthorized,
+    /// The key is good, and not for this.
+    Forbidden,
     /// No such route or model.
     NotFound,
     /// The route exists, but not for this method.
@@ -26,6 +28,8 @@ pub enum ErrorKind {
     TooLarge,
     /// The body is encoded in a way that isn't supported.
     UnsupportedMedia,
+    /// The client has used up what it may have for now.
+    RateLimited,
     /// A fault of the server.
     Internal,
     /// The queue is full: try again here.
@@ -42,11 +46,13 @@ impl ErrorKind {
         match self {
             Self::Schema | Self::Value => 400,
             Self::Unauthorized => 401,
+            Self::Forbidden => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::RequestTimeout => 408,
             Self::TooLarge => 413,
             Self::UnsupportedMedia => 415,
+            Self::RateLimited => 429,
             Self::Internal => 500,
             Self::Overloaded | Self::Unavailable => 503,
             Self::Timeout => 504,
@@ -59,11 +65,13 @@ impl ErrorKind {
             Self::Schema => "Bad Request",
             Self::Value => "BadRequestError",
             Self::Unauthorized => "AuthenticationError",
+            Self::Forbidden => "PermissionDeniedError",
             Self::NotFound => "NotFoundError",
             Self::MethodNotAllowed => "MethodNotAllowedError",
             Self::RequestTimeout => "RequestTimeoutError",
             Self::TooLarge => "RequestTooLargeError",
             Self::UnsupportedMedia => "UnsupportedMediaTypeError",
+            Self::RateLimited => "RateLimitError",
             Self::Internal => "InternalServerError",
             Self::Overloaded => "Service Unavailable",
             Self::Unavailable => "ServiceUnavailableError",
@@ -75,7 +83,7 @@ impl ErrorKind {
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
-            Self::Overloaded | Self::Unavailable | Self::RequestTimeout | Self::Timeout
+            Self::Overloaded | Self::Unavailable | Self::RateLimited | Self::RequestTimeout | Self::Timeout
         )
     }
 }

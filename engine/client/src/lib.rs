@@ -16,7 +16,7 @@ mod kv_cache;
 pub use assets::TextAssetFiles;
 pub use buffer::{Delivery, OutputReceiver, OutputSender, output_buffer};
 pub use error::{invalid, is_retryable, refusal};
-pub use grpc::{ConnectError, GrpcClient, GrpcClientOptions, TargetError};
+pub use grpc::{ConnectError, Dial, Dialled, GrpcClient, GrpcClientOptions, TargetError};
 pub use kv_cache::{KvCacheChange, KvCacheFollower, KvCacheView, KvCacheViewError};
 pub use kvasir_proto::engine::v1 as types;
 use types::{

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use kvasir_api::Limits;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
@@ -90,6 +91,19 @@ impl Default for EdgeConfig {
             max_connections: 4096,
             resolved_config: serde_json::Value::Null,
         }
+    }
+}
+
+impl EdgeConfig {
+    /// The limits of requests as far as the server sets them; those of the model are filled in by a pipeline.
+    pub fn limits(&self) -> Limits {
+        let mut limits = Limits::new(0, 0, 0);
+        limits.max_prompts = self.max_prompts;
+        limits.max_sequences = self.max_sequences_per_request;
+        limits.max_stop_strings = self.max_stop_strings;
+        limits.max_logprob_bytes = self.max_logprob_bytes;
+        limits.trust_request_chat_template = self.trust_request_chat_template;
+        limits
     }
 }
 

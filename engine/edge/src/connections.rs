@@ -11,12 +11,11 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::config::EdgeConfig;
-use crate::listener::Listener;
+use crate::listener::{Accepted, Listener};
 use crate::patience::PatientWrites;
 
 /// Most bytes of request headers (HTTP/1 buffer and HTTP/2 header list).
@@ -29,6 +28,8 @@ const MAX_HTTP2_STREAMS: u32 = 256;
 const HTTP2_PING: Duration = Duration::from_secs(20);
 /// Wait after a failed accept: out of file descriptors, which others may give back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Longest handshake of a connection.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long idle connections may take to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -79,7 +80,7 @@ impl Connections {
                 () = &mut stop => return,
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
                 accepted = listener.accept(), if has_room => match accepted {
-                    Ok(stream) => self.spawn(stream),
+                    Ok(accepted) => self.spawn(accepted),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -98,16 +99,14 @@ impl Connections {
         drop(tokio::time::timeout(CLOSE_TIMEOUT, closed).await);
     }
 
-    fn spawn(&mut self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let builder = Arc::clone(&self.builder);
-        let router = self.router.clone();
-        let watcher = self.graceful.watcher();
+    fn spawn(&mut self, accepted: Accepted) {
+        let patience = (self.first_request_timeout, self.write_timeout);
         self.tasks.spawn(serve(
-            builder,
-            router,
-            PatientWrites::new(stream, self.write_timeout),
-            watcher,
-            self.first_request_timeout,
+            Arc::clone(&self.builder),
+            self.router.clone(),
+            accepted,
+            self.graceful.watcher(),
+            patience,
         ));
     }
 }
@@ -115,13 +114,20 @@ impl Connections {
 async fn serve(
     builder: Arc<Builder<TokioExecutor>>,
     router: Router,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    accepted: Accepted,
     watcher: Watcher,
-    first_request_timeout: Duration,
+    (first_request_timeout, write_timeout): (Duration, Duration),
 ) {
+    let (stream, facts) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted.shake()).await {
+        Ok(Ok(shaken)) => shaken,
+        Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
+        Err(_) => return tracing::debug!("a handshake took longer than {HANDSHAKE_TIMEOUT:?}"),
+    };
+    let stream = PatientWrites::new(stream, write_timeout);
     let seen = AtomicBool::new(false);
-    let service = hyper::service::service_fn(|request: http::Request<Incoming>| {
+    let service = hyper::service::service_fn(|mut request: http::Request<Incoming>| {
         seen.store(true, Ordering::Relaxed);
+        request.extensions_mut().extend(facts.clone());
         router.clone().oneshot(request)
     });
     let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));

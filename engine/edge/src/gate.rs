@@ -1,4 +1,4 @@
-//! The gate in front of every handler: key, draining, body, request id, figures. No handler is reachable around it.
+//! The gate in front of every handler: entry, draining, body, request id, figures. No handler is reachable around it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,20 +7,22 @@ use axum::RequestExt;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderName};
+use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use kvasir_api::{ApiError, ErrorKind};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
-use crate::config::is_known_key;
 use crate::handlers;
+use crate::host::{Knock, Visit};
+use crate::pipeline::Pipeline;
 use crate::read::read_json;
 use crate::reply::error_response;
 use crate::routes::{Handler, Route, Scope};
 use crate::state::State;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const X_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 /// Longest `X-Request-Id` that is used, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 128;
@@ -28,38 +30,68 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 /// An inference request that passed the gate.
 pub(crate) struct Call {
     pub(crate) body: Bytes,
+    pub(crate) visit: Arc<dyn Visit>,
+    pub(crate) pipeline: Pipeline,
     /// The client's `X-Request-Id`, if it sent a usable one.
     pub(crate) client_id: Option<String>,
+    /// The client's id, or a random one.
+    pub(crate) id: String,
     /// From the header of the same name.
     pub(crate) priority: Option<i64>,
+    /// From the header of the same name; empty if there is none.
+    pub(crate) traceparent: String,
     pub(crate) arrival: Instant,
     /// Keeps the server from shutting down before the answer is out.
     pub(crate) token: TaskTrackerToken,
 }
 
+/// Whose a request is.
+struct Ids {
+    client: Option<String>,
+    id: String,
+}
+
 /// Serves a request on a route of the table.
 pub(crate) async fn serve(state: Arc<State>, route: &'static Route, request: Request) -> Response {
     let arrival = Instant::now();
-    let client_id = client_id(request.headers());
+    let client = client_id(request.headers());
+    let id = client
+        .clone()
+        .unwrap_or_else(|| Uuid::new_v4().simple().to_string());
     let method = request.method().clone();
-    let mut response = match answer(&state, route, request, client_id.clone(), arrival).await {
-        Ok(response) => response,
+    let knock = Knock {
+        route,
+        headers: request.headers(),
+        connection: request.extensions(),
+        request_id: &id,
+        arrival,
+    };
+    let ids = Ids {
+        client,
+        id: id.clone(),
+    };
+    let mut response = match state.host.enter(knock).await {
+        Ok(visit) => {
+            let answer = answer(&state, route, request, (ids, arrival), &visit).await;
+            let mut response = answer.unwrap_or_else(|error| error_response(&error));
+            let status = response.status();
+            visit.answered(status, response.headers_mut());
+            response
+        }
         Err(error) => error_response(&error),
     };
     if route.scope == Scope::Inference {
-        let metrics = state.pipeline.metrics();
-        metrics.http_request(
+        state.host.figures().http_request(
             method.as_str(),
             route.path,
             response.status().as_u16(),
             arrival.elapsed(),
         );
     }
-    if state.config.enable_request_id_headers {
-        let id = client_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string());
-        if let Ok(value) = HeaderValue::from_str(&id) {
-            response.headers_mut().insert(X_REQUEST_ID, value);
-        }
+    if state.config.enable_request_id_headers
+        && let Ok(value) = HeaderValue::from_str(&id)
+    {
+        response.headers_mut().insert(X_REQUEST_ID, value);
     }
     response
 }
@@ -68,10 +100,9 @@ async fn answer(
     state: &Arc<State>,
     route: &'static Route,
     mut request: Request,
-    client_id: Option<String>,
-    arrival: Instant,
+    (ids, arrival): (Ids, Instant),
+    visit: &Arc<dyn Visit>,
 ) -> Result<Response, ApiError> {
-    authorize(state, route.scope, request.headers())?;
     match route.handler {
         Handler::Health => return handlers::health(state).await,
         Handler::Ready => return handlers::ready(state).await,
@@ -80,7 +111,7 @@ async fn answer(
         Handler::Load => return Ok(handlers::load(state)),
         Handler::ServerInfo => return Ok(handlers::server_info(state)),
         Handler::Dump => return handlers::dump(state, request.uri().query()).await,
-        Handler::Models => return Ok(handlers::models(state)),
+        Handler::Models => return Ok(handlers::models(state, visit.as_ref())),
         Handler::Model => {
             // What isn't UTF-8 behind its percent signs names no model.
             let Ok(Path(name)) = request.extract_parts::<Path<String>>().await else {
@@ -89,7 +120,7 @@ async fn answer(
                     "the model's name is not valid UTF-8",
                 ));
             };
-            return handlers::model(state, &name);
+            return handlers::model(state, visit.as_ref(), &name);
         }
         Handler::ChatCompletions | Handler::Completions | Handler::Tokenize | Handler::Detokenize => {}
     }
@@ -101,11 +132,16 @@ async fn answer(
     }
     let token = state.in_flight.token();
     let priority = priority(request.headers())?;
+    let traceparent = traceparent(request.headers());
     let body = read_json(request, &state.config).await?;
     let call = Call {
+        pipeline: visit.pipeline(body.len()).await?,
+        visit: Arc::clone(visit),
         body,
-        client_id,
+        client_id: ids.client,
+        id: ids.id,
         priority,
+        traceparent,
         arrival,
         token,
     };
@@ -115,35 +151,6 @@ async fn answer(
         Handler::Tokenize => handlers::tokenize(state, &call).await,
         _ => handlers::detokenize(state, &call),
     }
-}
-
-/// Refuses requests without a known key. The scheme's case doesn't matter, the key's does (C78).
-fn authorize(state: &State, scope: Scope, headers: &HeaderMap) -> Result<(), ApiError> {
-    let keys = &state.config.api_keys;
-    if keys.is_empty() || scope == Scope::Public {
-        return Ok(());
-    }
-    let token = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| bearer_token(value.as_bytes()));
-    match token {
-        Some(token) if is_known_key(keys, token) => Ok(()),
-        Some(_) => Err(ApiError::new(
-            ErrorKind::Unauthorized,
-            "the API key is not known to this server",
-        )),
-        None => {
-            let message = "an API key is needed: send the header `Authorization: Bearer KEY`";
-            Err(ApiError::new(ErrorKind::Unauthorized, message))
-        }
-    }
-}
-
-fn bearer_token(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"bearer ")
-        .then(|| token.trim_ascii_start())
 }
 
 /// The client's id, if it is short and printable; it becomes part of ids, headers and logs.
@@ -171,6 +178,26 @@ fn priority(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     })
 }
 
+/// A trace context of the W3C's form, version 00: other text doesn't reach engines and logs.
+fn traceparent(headers: &HeaderMap) -> String {
+    let Some(text) = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok()) else {
+        return String::new();
+    };
+    let is_hex = |part: &str, len| {
+        part.len() == len
+            && part
+                .bytes()
+                .all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
+    };
+    let parts: Vec<&str> = text.split('-').collect();
+    match parts.as_slice() {
+        ["00", trace, parent, flags] if is_hex(trace, 32) && is_hex(parent, 16) && is_hex(flags, 2) => {
+            text.to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
 /// Longest wait for an answer of the engine to a probe or a scrape.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -179,12 +206,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bearer_scheme_ignores_case_and_the_key_does_not_change() {
-        assert_eq!(bearer_token(b"Bearer AbC"), Some(&b"AbC"[..]));
-        assert_eq!(bearer_token(b"bEARER  AbC"), Some(&b"AbC"[..]));
-        assert_eq!(bearer_token(b"BearerAbC"), None);
-        assert_eq!(bearer_token(b"Basic AbC"), None);
-        assert_eq!(bearer_token(b"Bearer"), None);
+    fn only_trace_contexts_of_the_published_form_are_passed_on() {
+        let read = |text: &str| {
+            let value = HeaderValue::from_str(text).unwrap();
+            traceparent(&HeaderMap::from_iter([(TRACEPARENT, value)]))
+        };
+        // The example of the recommendation.
+        let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        assert_eq!(read(good), good);
+        for bad in [
+            "",
+            "00",
+            "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
+        ] {
+            assert_eq!(read(bad), "", "{bad:?}");
+        }
+        assert_eq!(traceparent(&HeaderMap::new()), "");
     }
 
     #[test]

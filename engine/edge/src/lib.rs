@@ -1,13 +1,15 @@
 //! The HTTP edge: OpenAI JSON over any engine, with one table of routes.
 //!
 //! [`Edge`] serves the routes; [`Pipeline`] is what they are made of (tokenize, generate, detokenize, stop strings) and
-//! also serves offline callers. The edge holds no model: it needs an [`kvasir_client::EngineClient`] and nothing else.
+//! also serves offline callers. The edge holds no model: it needs an [`kvasir_client::EngineClient`] and nothing else, or a [`Host`] that
+//! decides who may ask and which engine answers.
 
 pub mod config;
 mod connections;
 pub mod error;
 mod gate;
 mod handlers;
+pub mod host;
 mod listener;
 mod metrics;
 mod patience;
@@ -22,7 +24,9 @@ mod state;
 pub use config::{ApiKey, EdgeConfig, GenerationConfig};
 pub use error::EdgeError;
 pub use handlers::conversation;
-pub use listener::Listener;
-pub use pipeline::{Pipeline, PipelineOptions, Prompt, TextDelta, TextRequest, TextStream};
+pub use host::{Host, Visit};
+pub use listener::{ConnectionIo, Handshake, Listener, PeerAddress};
+pub use metrics::Figures;
+pub use pipeline::{Pipeline, PipelineOptions, Prompt, Source, TextDelta, TextRequest, TextStream};
 pub use routes::{Route, Scope};
 pub use server::{Edge, Shutdown};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
-use kvasir_api::{ApiError, ErrorKind, Limits};
+use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::EngineClient;
 use tokio_util::sync::CancellationToken;
 
@@ -13,8 +13,9 @@ use crate::config::EdgeConfig;
 use crate::connections::Connections;
 use crate::error::EdgeError;
 use crate::gate;
+use crate::host::{Host, OneEngine};
 use crate::listener::Listener;
-use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::pipeline::PipelineOptions;
 use crate::reply::error_response;
 use crate::routes::{ROUTES, Route};
 use crate::state::State;
@@ -43,22 +44,23 @@ impl Edge {
     /// # Errors
     /// If the engine can't be asked, or its text assets can't be used.
     pub async fn new(config: EdgeConfig, engine: Arc<dyn EngineClient>) -> Result<Self, EdgeError> {
-        let mut limits = Limits::new(0, 0, 0);
-        limits.max_prompts = config.max_prompts;
-        limits.max_sequences = config.max_sequences_per_request;
-        limits.max_stop_strings = config.max_stop_strings;
-        limits.max_logprob_bytes = config.max_logprob_bytes;
-        limits.trust_request_chat_template = config.trust_request_chat_template;
         let options = PipelineOptions {
             model_name: config.served_model_names.first().cloned().unwrap_or_default(),
             generation_config: config.generation_config,
-            limits: Some(limits),
+            limits: Some(config.limits()),
             seed: config.seed,
+            figures: None,
         };
-        let pipeline = Pipeline::connect(engine, options).await?;
-        Ok(Self {
-            state: Arc::new(State::new(config, pipeline)),
-        })
+        let host = OneEngine::connect(engine, &config, options).await?;
+        Ok(Self::over(config, Arc::new(host)))
+    }
+
+    /// An edge over something that lets requests in and has engines for them. Of `config`, names, keys and what concerns a model are the
+    /// host's business and not read.
+    pub fn over(config: EdgeConfig, host: Arc<dyn Host>) -> Self {
+        Self {
+            state: Arc::new(State::new(config, host)),
+        }
     }
 
     /// The route table, with the routes that have to be asked for.
@@ -72,13 +74,8 @@ impl Edge {
     }
 
     /// The names that requests may put into `model`; the first one is shown in answers.
-    pub fn model_names(&self) -> &[String] {
-        &self.state.model_names
-    }
-
-    /// The pipeline behind the routes.
-    pub fn pipeline(&self) -> &Pipeline {
-        &self.state.pipeline
+    pub fn model_names(&self) -> Arc<[String]> {
+        self.state.host.model_names()
     }
 
     /// The routes as a service. What isn't in the table is answered with 404.

@@ -1,13 +1,15 @@
 //! What all handlers share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::types::ModelInfo;
 use tokio_util::task::TaskTracker;
 
 use crate::config::EdgeConfig;
-use crate::pipeline::Pipeline;
+use crate::host::{Host, Visit};
 use crate::routes::{ROUTES, Route};
 
 /// Hex digits of the weights' digest in `system_fingerprint`.
@@ -16,57 +18,49 @@ const FINGERPRINT_DIGITS: usize = 8;
 /// What all handlers share.
 pub(crate) struct State {
     pub(crate) config: EdgeConfig,
-    pub(crate) pipeline: Pipeline,
-    /// Names that requests may use, the one that answers show first.
-    pub(crate) model_names: Vec<String>,
+    pub(crate) host: Arc<dyn Host>,
     /// Seconds since 1970.
     pub(crate) started: u64,
-    pub(crate) system_fingerprint: String,
     /// One token per inference request, held until its answer is out.
     pub(crate) in_flight: TaskTracker,
     draining: AtomicBool,
 }
 
 impl State {
-    pub(crate) fn new(config: EdgeConfig, pipeline: Pipeline) -> Self {
-        let info = pipeline.model_info();
-        let mut model_names = config.served_model_names.clone();
-        if model_names.is_empty() {
-            model_names.push(info.model.clone());
-        }
-        let digest: String = info.weights_digest.chars().take(FINGERPRINT_DIGITS).collect();
-        let system_fingerprint = format!(
-            "kvasir-{}-{digest:0<FINGERPRINT_DIGITS$}",
-            env!("CARGO_PKG_VERSION")
-        );
+    pub(crate) fn new(config: EdgeConfig, host: Arc<dyn Host>) -> Self {
         Self {
             config,
-            pipeline,
-            model_names,
+            host,
             started: unix_seconds(),
-            system_fingerprint,
             in_flight: TaskTracker::new(),
             draining: AtomicBool::new(false),
         }
     }
 
     /// The name that answers show.
-    pub(crate) fn model_name(&self) -> &str {
-        self.model_names.first().map_or("", String::as_str)
+    pub(crate) fn model_name(&self) -> String {
+        self.host.model_names().first().cloned().unwrap_or_default()
     }
 
-    /// Refuses names of other models; no name is the default model.
-    pub(crate) fn check_model(&self, model: Option<&str>) -> Result<(), ApiError> {
+    /// The served name that a request means; no name is the default model. Refuses names of other models, and of those that don't exist for
+    /// this client.
+    pub(crate) fn check_model(&self, visit: &dyn Visit, model: Option<&str>) -> Result<String, ApiError> {
+        let names = self.host.model_names();
+        let mut visible = names.iter().filter(|name| visit.sees_model(name));
+        let no_model = |message: String| ApiError::new(ErrorKind::NotFound, message).with_param("model");
         let Some(model) = model.filter(|model| !model.is_empty()) else {
-            return Ok(());
+            let first = visible.next().cloned();
+            return first.ok_or_else(|| no_model("there is no model here".to_owned()));
         };
-        if self.model_names.iter().any(|name| name == model) {
-            return Ok(());
+        if let Some(name) = visible.clone().find(|name| *name == model) {
+            return Ok(name.clone());
         }
-        let names = self.model_names.join(", ");
+        let names: Vec<&str> = visible.map(String::as_str).collect();
         let shown: String = model.chars().take(200).collect();
-        let message = format!("the model `{shown}` does not exist; served: {names}");
-        Err(ApiError::new(ErrorKind::NotFound, message).with_param("model"))
+        Err(no_model(format!(
+            "the model `{shown}` does not exist; served: {}",
+            names.join(", ")
+        )))
     }
 
     pub(crate) fn served_routes(&self) -> impl Iterator<Item = &'static Route> {
@@ -80,6 +74,15 @@ impl State {
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
+}
+
+/// What answers name the model's state by.
+pub(crate) fn system_fingerprint(info: &ModelInfo) -> String {
+    let digest: String = info.weights_digest.chars().take(FINGERPRINT_DIGITS).collect();
+    format!(
+        "kvasir-{}-{digest:0<FINGERPRINT_DIGITS$}",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Seconds since 1970; 0 if the clock stands before.

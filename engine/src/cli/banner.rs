@@ -22,7 +22,8 @@ pub(super) enum Address {
 
 /// Says it, as lines for people or as one log object.
 pub(super) fn show(settings: &Settings, edge: &Edge, address: &Address, has_keys: bool) {
-    let name = edge.model_names().first().map_or("", String::as_str);
+    let names = edge.model_names();
+    let name = names.first().map_or("", String::as_str);
     if settings.process.json.value {
         let routes: Vec<String> = edge
             .served_routes()

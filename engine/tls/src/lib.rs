@@ -21,7 +21,7 @@ pub use client::{ClientFiles, ClientTls};
 pub use error::{TlsError, explain};
 pub use identity::{PeerIdentity, peer_identity};
 pub use names::{Name, NameMismatch, NameRule};
-pub use reload::{Reload, Reloadable};
+pub use reload::{Reload, Reloadable, Source};
 pub use server::{ClientAuth, ServerFiles, ServerTls};
 
 use std::sync::Arc;

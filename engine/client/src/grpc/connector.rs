@@ -1,9 +1,12 @@
 //! Opens connections to a target for tonic.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
@@ -14,14 +17,41 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A channel that connects when it is used, and again after a loss.
-pub(super) fn channel(target: &Target) -> Channel {
-    let endpoint = Endpoint::from_static("http://engine.invalid")
+/// Opens connections to one engine.
+#[async_trait]
+pub trait Dial: Send + Sync + 'static {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// The engine can't be reached, or is somebody else.
+    async fn dial(&self) -> io::Result<Box<dyn Dialled>>;
+}
+
+/// Bytes in both directions.
+pub trait Dialled: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Dialled for T {}
+
+fn endpoint() -> Endpoint {
+    Endpoint::from_static("http://engine.invalid")
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
-        .tcp_nodelay(true);
+        .tcp_nodelay(true)
+}
+
+/// A channel over connections that somebody else opens.
+pub(super) fn dialled(dial: Arc<dyn Dial>) -> Channel {
+    endpoint().connect_with_connector_lazy(tower::service_fn(move |_| {
+        let dial = Arc::clone(&dial);
+        async move { dial.dial().await.map(TokioIo::new) }
+    }))
+}
+
+/// A channel that connects when it is used, and again after a loss.
+pub(super) fn channel(target: &Target) -> Channel {
+    let endpoint = endpoint();
     match target.clone() {
         Target::Tcp { host, port } => endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
             let host = host.clone();

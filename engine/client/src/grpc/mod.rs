@@ -33,6 +33,7 @@ use crate::{
     MAX_SEQUENCES_PER_REQUEST, OutputStream, output_buffer,
 };
 
+pub use self::connector::{Dial, Dialled};
 pub use self::target::TargetError;
 
 /// How long a call that the engine answers from memory may take.
@@ -105,7 +106,22 @@ impl GrpcClient {
     /// # Errors
     /// As `connect`.
     pub async fn connect_with(target: &str, options: GrpcClientOptions) -> Result<Self, ConnectError> {
-        let channel = connector::channel(&Target::parse(target)?);
+        Self::over(target, connector::channel(&Target::parse(target)?), options).await
+    }
+
+    /// Connects through whatever `dial` opens, which answers for the security of the connection. `name` is for messages.
+    ///
+    /// # Errors
+    /// If nothing answers there.
+    pub async fn connect_through(
+        name: &str,
+        dial: Arc<dyn Dial>,
+        options: GrpcClientOptions,
+    ) -> Result<Self, ConnectError> {
+        Self::over(name, connector::dialled(dial), options).await
+    }
+
+    async fn over(target: &str, channel: Channel, options: GrpcClientOptions) -> Result<Self, ConnectError> {
         let stub = Stub::new(channel)
             .max_decoding_message_size(MAX_OUTPUT_BYTES)
             .max_encoding_message_size(MAX_REQUEST_BYTES + 1024);

@@ -18,6 +18,15 @@ pub struct GatewayConfig {
     /// Where clients connect.
     #[serde(default = "default_listen")]
     pub listen: SocketAddr,
+    /// Names that clients may call the model by, the first one is in answers; left out: what the engines call it.
+    #[serde(default)]
+    pub served_model_names: Vec<String>,
+    /// Where one line of JSON for each request goes: who, what, the decision and the tokens; left out: standard output.
+    pub audit_file: Option<PathBuf>,
+    /// Longest time that answers may go on after the gateway was told to stop, in seconds.
+    #[serde(default = "default_shutdown")]
+    #[schemars(range(max = 86400))]
+    pub shutdown_timeout_seconds: u32,
     /// Where probes and metrics are answered; not for clients.
     #[serde(default = "default_operations_listen")]
     pub operations_listen: SocketAddr,
@@ -215,6 +224,10 @@ fn default_listen() -> SocketAddr {
 
 fn default_operations_listen() -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)
+}
+
+fn default_shutdown() -> u32 {
+    30
 }
 
 fn default_scopes() -> Vec<ScopeConfig> {

@@ -11,33 +11,40 @@ use kvasir_api::{
 use kvasir_client::types::TokenLogprobs;
 
 use super::chat_stream::ChatWriter;
-use super::{Head, check_unknown, conversation, events, logprobs, stream_options, text_request};
+use super::{Head, agree, check_unknown, conversation, events, logprobs, stream_options, text_request};
 use crate::gate::Call;
-use crate::pipeline::{Finish, Prompt, TextDelta, TextStream};
+use crate::pipeline::{Finish, Pipeline, Prompt, TextDelta, TextStream};
 use crate::reply::{json_response, warn_unknown};
 use crate::state::State;
 
 /// Answers a conversation, streamed or whole.
 pub(crate) async fn chat_completions(state: &Arc<State>, call: Call) -> Result<Response, ApiError> {
-    let parsed = ChatRequest::parse(&call.body, state.pipeline.context())?;
+    let parsed = ChatRequest::parse(&call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    let common = request.common.clone();
-    state.check_model(common.model.as_deref())?;
-    let head = Head::new(state, "chatcmpl", call.client_id.as_deref(), &common);
+    let mut common = request.common.clone();
+    agree(state, &call, &mut common)?;
+    let head = Head::new(state, "chatcmpl", &call, &common);
     let echo = echoed_text(&request);
     let prompt = Prompt::Chat(conversation::from_request(request));
-    let stream = state
+    let stream = call
         .pipeline
         .generate(text_request(state, &call, &common, &head, prompt))
         .await?;
     let mut response = match common.stream {
         Some(options) => {
             let options = stream_options(state, options);
-            let writer = ChatWriter::new(Arc::clone(state), head, &common, options, echo, &stream);
+            let writer = ChatWriter::new(
+                (Arc::clone(state), call.pipeline),
+                head,
+                &common,
+                options,
+                echo,
+                &stream,
+            );
             events::respond(vec![stream], writer, state.config.sse_keep_alive, call.token)
         }
-        None => json_response(&whole_answer(state, head, &common, echo, stream).await?),
+        None => json_response(&whole_answer((state, &call.pipeline), head, &common, echo, stream).await?),
     };
     warn_unknown(&mut response, &unknown);
     Ok(response)
@@ -88,13 +95,13 @@ pub(super) fn usage(state: &State, prompt_tokens: u64, completion_tokens: u64, c
 }
 
 async fn whole_answer(
-    state: &State,
+    (state, pipeline): (&State, &Pipeline),
     head: Head,
     common: &Common,
     echo: Option<String>,
     mut stream: TextStream,
 ) -> Result<ChatResponse, ApiError> {
-    let text = state.pipeline.text();
+    let text = pipeline.text();
     let mut sequences = vec![Collected::default(); stream.num_sequences()];
     let mut prompt_logprobs = Vec::new();
     let mut cached_tokens = 0;

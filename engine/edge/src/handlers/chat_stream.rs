@@ -7,12 +7,13 @@ use kvasir_api::{ChatChunk, ChatChunkChoice, ChatDelta, Common, StreamOptions, U
 use super::chat::usage;
 use super::events::EventWriter;
 use super::{Head, logprobs};
-use crate::pipeline::{TextDelta, TextStream};
+use crate::pipeline::{Pipeline, TextDelta, TextStream};
 use crate::state::State;
 
 /// Writes chat chunks: role, text, finish; usage at the end. The fingerprint is on the last chunk only.
 pub(super) struct ChatWriter {
     state: Arc<State>,
+    pipeline: Pipeline,
     head: Head,
     common: Common,
     options: StreamOptions,
@@ -28,7 +29,7 @@ pub(super) struct ChatWriter {
 
 impl ChatWriter {
     pub(super) fn new(
-        state: Arc<State>,
+        (state, pipeline): (Arc<State>, Pipeline),
         head: Head,
         common: &Common,
         options: StreamOptions,
@@ -37,6 +38,7 @@ impl ChatWriter {
     ) -> Self {
         Self {
             state,
+            pipeline,
             head,
             common: common.clone(),
             options,
@@ -139,7 +141,7 @@ impl EventWriter for ChatWriter {
         if delta.finish.is_some() {
             self.unfinished = self.unfinished.saturating_sub(1);
         }
-        let show = logprobs::Shown::new(self.state.pipeline.text(), &self.common);
+        let show = logprobs::Shown::new(self.pipeline.text(), &self.common);
         let choice = ChatChunkChoice {
             index: delta.index,
             delta: ChatDelta {

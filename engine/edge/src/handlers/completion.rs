@@ -12,7 +12,7 @@ use kvasir_client::types::TokenLogprobs;
 
 use super::chat::{Collected, usage};
 use super::completion_stream::CompletionWriter;
-use super::{Head, check_unknown, events, logprobs, stream_options, text_request};
+use super::{Head, agree, check_unknown, events, logprobs, stream_options, text_request};
 use crate::gate::Call;
 use crate::pipeline::{Finish, Pipeline, Prompt, TextDelta, TextStream};
 use crate::reply::{json_response, warn_unknown};
@@ -20,12 +20,12 @@ use crate::state::State;
 
 /// Continues prompts, streamed or whole.
 pub(crate) async fn completions(state: &Arc<State>, call: Call) -> Result<Response, ApiError> {
-    let parsed = CompletionRequest::parse(&call.body, state.pipeline.context())?;
+    let parsed = CompletionRequest::parse(&call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    let common = request.common;
-    state.check_model(common.model.as_deref())?;
-    let head = Head::new(state, "cmpl", call.client_id.as_deref(), &common);
+    let mut common = request.common;
+    agree(state, &call, &mut common)?;
+    let head = Head::new(state, "cmpl", &call, &common);
     let mut requests = Vec::with_capacity(request.prompts.len());
     for prompt in request.prompts {
         let prompt = match prompt {
@@ -40,23 +40,24 @@ pub(crate) async fn completions(state: &Arc<State>, call: Call) -> Result<Respon
     // All prompts are checked before the first one reaches the engine.
     let mut prepared = Vec::with_capacity(requests.len());
     for text_request in requests {
-        prepared.push(state.pipeline.prepare(text_request).await?);
+        prepared.push(call.pipeline.prepare(text_request).await?);
     }
     let mut streams = Vec::with_capacity(prepared.len());
     for prepared in prepared {
-        streams.push(state.pipeline.start(prepared).await?);
+        streams.push(call.pipeline.start(prepared).await?);
     }
     let prompts = streams
         .iter()
-        .map(|stream| PromptEcho::new(&state.pipeline, stream, &common, request.echo));
+        .map(|stream| PromptEcho::new(&call.pipeline, stream, &common, request.echo));
     let prompts: Vec<PromptEcho> = prompts.collect();
     let mut response = match common.stream {
         Some(options) => {
             let options = stream_options(state, options);
-            let writer = CompletionWriter::new(Arc::clone(state), head, common, options, prompts);
+            let writer =
+                CompletionWriter::new((Arc::clone(state), call.pipeline), head, common, options, prompts);
             events::respond(streams, writer, state.config.sse_keep_alive, call.token)
         }
-        None => whole_answer(state, &head, &common, prompts, streams).await?,
+        None => whole_answer((state, &call.pipeline), &head, &common, prompts, streams).await?,
     };
     warn_unknown(&mut response, &unknown);
     Ok(response)
@@ -113,7 +114,7 @@ pub(super) fn prompt_entries(
 }
 
 async fn whole_answer(
-    state: &State,
+    (state, pipeline): (&State, &Pipeline),
     head: &Head,
     common: &Common,
     prompts: Vec<PromptEcho>,
@@ -141,7 +142,7 @@ async fn whole_answer(
     let choices = sequences.into_iter().enumerate().map(|(index, sequence)| {
         let prompt = index / n.max(1);
         choice(
-            state,
+            pipeline,
             common,
             &prompts[prompt],
             &prompt_logprobs[prompt],
@@ -166,7 +167,7 @@ async fn whole_answer(
 }
 
 fn choice(
-    state: &State,
+    pipeline: &Pipeline,
     common: &Common,
     prompt: &PromptEcho,
     prompt_logprobs: &[TokenLogprobs],
@@ -174,7 +175,7 @@ fn choice(
 ) -> Result<CompletionChoice, ApiError> {
     let Finish { reason, stop_reason }: Finish = sequence.take_finish()?;
     let stop_reason: Option<StopReason> = stop_reason;
-    let shown = logprobs::Shown::new(state.pipeline.text(), common);
+    let shown = logprobs::Shown::new(pipeline.text(), common);
     let logprobs = common.sampling.logprobs.map(|top| {
         let mut out = CompletionLogprobs::default();
         let mut offset = 0;

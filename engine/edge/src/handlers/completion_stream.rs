@@ -10,12 +10,13 @@ use super::chat::usage;
 use super::completion::{PromptEcho, prompt_entries};
 use super::events::EventWriter;
 use super::{Head, logprobs};
-use crate::pipeline::TextDelta;
+use crate::pipeline::{Pipeline, TextDelta};
 use crate::state::State;
 
 /// Writes completion chunks: text, finish; usage at the end. The fingerprint is on the last chunk only.
 pub(super) struct CompletionWriter {
     state: Arc<State>,
+    pipeline: Pipeline,
     head: Head,
     common: Common,
     options: StreamOptions,
@@ -38,7 +39,7 @@ struct ChoiceState {
 
 impl CompletionWriter {
     pub(super) fn new(
-        state: Arc<State>,
+        (state, pipeline): (Arc<State>, Pipeline),
         head: Head,
         common: Common,
         options: StreamOptions,
@@ -47,6 +48,7 @@ impl CompletionWriter {
         let choices = vec![ChoiceState::default(); prompts.len() * common.sampling.n as usize];
         Self {
             state,
+            pipeline,
             head,
             common,
             options,
@@ -87,7 +89,7 @@ impl CompletionWriter {
         delta: &mut TextDelta,
     ) -> Option<CompletionLogprobs> {
         let top = self.common.sampling.logprobs?;
-        let shown = logprobs::Shown::new(self.state.pipeline.text(), &self.common);
+        let shown = logprobs::Shown::new(self.pipeline.text(), &self.common);
         let mut out = CompletionLogprobs::default();
         let echo = &self.prompts[prompt];
         if !choice.started && echo.echo.is_some() {

@@ -4,42 +4,26 @@ use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
 use kvasir_api::{ApiError, ErrorKind, ModelCard, ModelList};
-use kvasir_client::types::{ErrorCode, LoadReport};
 
-use crate::gate::PROBE_TIMEOUT;
+use crate::host::Visit;
 use crate::metrics::CONTENT_TYPE;
 use crate::reply::{json_response, with_type};
 use crate::state::State;
 
-/// `GET /health`: the engine makes steps while there is work. A full queue is healthy (C18, C19), and so is an engine whose watchdog has failed
-/// stuck requests, until that turns out not to help.
+/// `GET /health`: this process works.
 pub(crate) async fn health(state: &State) -> Result<Response, ApiError> {
-    let load = load_report(state).await?;
-    if let Some(watchdog) = load.watchdog {
-        return match watchdog.unhealthy {
-            Some(reason) => Err(ApiError::new(ErrorKind::Unavailable, reason)),
-            None => Ok(empty()),
-        };
-    }
-    let bound = state.config.max_stall.as_micros();
-    if u128::from(load.stalled_us) > bound {
-        let message = format!(
-            "the engine has work and completed no step for {} ms; the limit is {} ms",
-            load.stalled_us / 1000,
-            bound / 1000
-        );
-        return Err(ApiError::new(ErrorKind::Unavailable, message));
-    }
-    Ok(empty())
+    state.host.health().await.map(|()| empty())
 }
 
-/// `GET /ready`: the model is known (or this edge would not run), the engine answers, nobody is shutting down.
+/// `GET /ready`: requests may be sent here, and nobody is shutting down.
 pub(crate) async fn ready(state: &State) -> Result<Response, ApiError> {
-    let draining = || ApiError::new(ErrorKind::Unavailable, "the server is shutting down");
-    if state.is_draining() || load_report(state).await?.draining {
-        return Err(draining());
+    if state.is_draining() {
+        return Err(ApiError::new(
+            ErrorKind::Unavailable,
+            "the server is shutting down",
+        ));
     }
-    Ok(empty())
+    state.host.ready().await.map(|()| empty())
 }
 
 /// `GET /version`.
@@ -47,11 +31,9 @@ pub(crate) fn version() -> Response {
     json_response(&serde_json::json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
-/// `GET /metrics`. Without an answer of the engine its figures are the last known ones.
+/// `GET /metrics`.
 pub(crate) async fn metrics(state: &State) -> Result<Response, ApiError> {
-    let load = load_report(state).await.ok();
-    let text = state.pipeline.metrics().render(load);
-    let text = text.map_err(|_| ApiError::new(ErrorKind::Internal, "the metrics could not be written"))?;
+    let text = state.host.metrics().await?;
     Ok(with_type(StatusCode::OK, CONTENT_TYPE, Body::from(text)))
 }
 
@@ -62,13 +44,13 @@ pub(crate) fn load(state: &State) -> Response {
 
 /// `GET /server_info`: the resolved configuration, the model and the registered routes.
 pub(crate) fn server_info(state: &State) -> Response {
-    let info = state.pipeline.model_info();
+    let info = state.host.model_info().unwrap_or_default();
     let routes: Vec<_> = state.served_routes().map(route_json).collect();
     json_response(&serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "config": state.config.resolved_config,
         "routes": routes,
-        "served_model_names": state.model_names,
+        "served_model_names": *state.host.model_names(),
         "model": {
             "name": info.model,
             "architecture": info.architecture,
@@ -102,28 +84,26 @@ pub(crate) async fn dump(state: &State, query: Option<&str>) -> Result<Response,
             ));
         }
     };
-    let dump = state.pipeline.engine().dump(last_stall).await;
-    let dump = dump.map_err(|error| match error.code() {
-        ErrorCode::InvalidRequest => ApiError::new(ErrorKind::NotFound, error.message),
-        _ => ApiError::new(ErrorKind::Unavailable, error.message),
-    })?;
+    let dump = state.host.dump(last_stall).await?;
     Ok(with_type(StatusCode::OK, "application/json", Body::from(dump)))
 }
 
-/// `GET /v1/models`.
-pub(crate) fn models(state: &State) -> Response {
-    let data = state.model_names.iter().map(|name| card(state, name)).collect();
+/// `GET /v1/models`: those that exist for this client.
+pub(crate) fn models(state: &State, visit: &dyn Visit) -> Response {
+    let names = state.host.model_names();
+    let visible = names.iter().filter(|name| visit.sees_model(name));
+    let data = visible.map(|name| card(state, name)).collect();
     json_response(&ModelList { object: "list", data })
 }
 
 /// `GET /v1/models/{model}`.
-pub(crate) fn model(state: &State, name: &str) -> Result<Response, ApiError> {
-    state.check_model(Some(name))?;
-    Ok(json_response(&card(state, name)))
+pub(crate) fn model(state: &State, visit: &dyn Visit, name: &str) -> Result<Response, ApiError> {
+    let name = state.check_model(visit, Some(name))?;
+    Ok(json_response(&card(state, &name)))
 }
 
 fn card(state: &State, name: &str) -> ModelCard {
-    let info = state.pipeline.model_info();
+    let info = state.host.model_info().unwrap_or_default();
     ModelCard {
         id: name.to_owned(),
         object: "model",
@@ -132,22 +112,6 @@ fn card(state: &State, name: &str) -> ModelCard {
         root: info.model.clone(),
         parent: None,
         max_model_len: info.max_model_len,
-    }
-}
-
-/// Probes are public: where the engine is and what the connection said is for the log, not for the answer.
-async fn load_report(state: &State) -> Result<LoadReport, ApiError> {
-    let unreachable = |reason: String| {
-        tracing::warn!(reason, "a probe didn't reach the engine");
-        ApiError::new(
-            ErrorKind::Unavailable,
-            "the engine can't be reached; this server's log says why",
-        )
-    };
-    match tokio::time::timeout(PROBE_TIMEOUT, state.pipeline.engine().load()).await {
-        Ok(Ok(load)) => Ok(load),
-        Ok(Err(error)) => Err(unreachable(error.message)),
-        Err(_) => Err(unreachable(format!("no answer within {PROBE_TIMEOUT:?}"))),
     }
 }
 

@@ -13,7 +13,6 @@ mod tokenize;
 use std::time::Instant;
 
 use kvasir_api::{ApiError, Common, Parsed, StreamOptions};
-use uuid::Uuid;
 
 pub(crate) use chat::chat_completions;
 pub(crate) use completion::completions;
@@ -22,8 +21,9 @@ pub(crate) use info::{dump, health, load, metrics, model, models, ready, server_
 pub(crate) use tokenize::{detokenize, tokenize};
 
 use crate::gate::{Call, is_usable_id};
+use crate::host::Wanted;
 use crate::pipeline::{Prompt, TextRequest};
-use crate::state::{State, unix_seconds};
+use crate::state::{State, system_fingerprint, unix_seconds};
 
 /// What every chunk of an answer repeats.
 #[derive(Clone, Debug)]
@@ -37,19 +37,37 @@ pub(crate) struct Head {
 
 impl Head {
     /// `prefix` is that of the object kind; the rest is the client's id, or a random one.
-    fn new(state: &State, prefix: &str, client_id: Option<&str>, common: &Common) -> Self {
+    fn new(state: &State, prefix: &str, call: &Call, common: &Common) -> Self {
         let body_id = common.request_id.as_deref().filter(|id| is_usable_id(id));
-        let id = match client_id.or(body_id) {
-            Some(id) => format!("{prefix}-{id}"),
-            None => format!("{prefix}-{}", Uuid::new_v4().simple()),
-        };
+        let id = call.client_id.as_deref().or(body_id).unwrap_or(&call.id);
         Self {
-            id,
+            id: format!("{prefix}-{id}"),
             created: unix_seconds(),
-            model: state.model_name().to_owned(),
-            system_fingerprint: state.system_fingerprint.clone(),
+            model: state.model_name(),
+            system_fingerprint: system_fingerprint(call.pipeline.model_info()),
         }
     }
+}
+
+/// Refuses models that don't exist for this client, and puts the terms on which it may use the model into the request.
+fn agree(state: &State, call: &Call, common: &mut Common) -> Result<(), ApiError> {
+    let model = state.check_model(call.visit.as_ref(), common.model.as_deref())?;
+    let sampling = &mut common.sampling;
+    // What the model's own defaults say isn't the client's wish.
+    let default = call.pipeline.context().defaults.max_tokens;
+    let terms = call.visit.terms(Wanted {
+        model: &model,
+        max_tokens: sampling.max_tokens.filter(|_| sampling.max_tokens != default),
+        priority: call
+            .priority
+            .or((common.priority != 0).then_some(common.priority)),
+    })?;
+    sampling.max_tokens = match (sampling.max_tokens, terms.max_tokens) {
+        (Some(wanted), Some(most)) => Some(wanted.min(most)),
+        (wanted, most) => wanted.or(most),
+    };
+    common.priority = terms.priority;
+    Ok(())
 }
 
 /// Refuses unknown fields where the server is strict.
@@ -83,8 +101,9 @@ fn text_request(state: &State, call: &Call, common: &Common, head: &Head, prompt
         prompt,
         sampling: common.sampling.clone(),
         truncation: common.truncation,
-        priority: call.priority.unwrap_or(common.priority),
+        priority: common.priority,
         cache_salt: common.cache_salt.clone(),
+        traceparent: call.traceparent.clone(),
         arrival,
         timeline: common.return_timeline,
         timeout: state.config.request_timeout,

@@ -13,10 +13,10 @@ use crate::state::State;
 
 /// Token ids of text or of a conversation.
 pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, ApiError> {
-    let parsed = TokenizeRequest::parse(&call.body, state.pipeline.context())?;
+    let parsed = TokenizeRequest::parse(&call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    state.check_model(request.model.as_deref())?;
+    state.check_model(call.visit.as_ref(), request.model.as_deref())?;
     let add_special_tokens = request.add_special_tokens;
     let prompt = match request.input {
         TokenizeInput::Text(text) => Prompt::Text {
@@ -36,8 +36,8 @@ pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, Api
             add_special_tokens,
         )),
     };
-    let tokens = state.pipeline.tokenize(prompt).await?;
-    let text = state.pipeline.text();
+    let tokens = call.pipeline.tokenize(prompt).await?;
+    let text = call.pipeline.text();
     let token_strs = request.return_token_strs.then(|| {
         tokens
             .iter()
@@ -46,7 +46,7 @@ pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, Api
     });
     let mut response = json_response(&TokenizeResponse {
         count: tokens.len(),
-        max_model_len: state.pipeline.model_info().max_model_len,
+        max_model_len: call.pipeline.model_info().max_model_len,
         tokens,
         token_strs,
     });
@@ -56,12 +56,12 @@ pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, Api
 
 /// Text of token ids.
 pub(crate) fn detokenize(state: &State, call: &Call) -> Result<Response, ApiError> {
-    let parsed = DetokenizeRequest::parse(&call.body, state.pipeline.context())?;
+    let parsed = DetokenizeRequest::parse(&call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    state.check_model(request.model.as_deref())?;
+    state.check_model(call.visit.as_ref(), request.model.as_deref())?;
     let mut response = json_response(&DetokenizeResponse {
-        prompt: state.pipeline.detokenize(&request.tokens),
+        prompt: call.pipeline.detokenize(&request.tokens),
     });
     warn_unknown(&mut response, &unknown);
     Ok(response)

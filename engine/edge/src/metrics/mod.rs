@@ -22,16 +22,49 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use figures::{
-    DurationLabels, Label, RequestLabels, Sizes, Times, TokenCounters, family, one_two_five, register_http,
+    DurationLabels, HttpFamilies, Label, RequestLabels, Sizes, Times, TokenCounters, family, one_two_five,
+    register_http,
 };
 use load::LoadCollector;
 
 /// Content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All figures of an edge.
+/// The figures of an edge; several pipelines may count into the same ones. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Figures(Arc<Metrics>);
+
+impl Figures {
+    /// Those of an edge in front of one engine.
+    pub(crate) fn of_engine(model_name: &str, info: &ModelInfo) -> Self {
+        Self(Arc::new(Metrics::new(model_name, info)))
+    }
+
+    /// Those of a gateway: what its requests experience, and nothing that a single engine would count. `max_model_len` bounds the buckets.
+    pub fn of_requests(model_name: &str, max_model_len: u32) -> Self {
+        Self(Arc::new(Metrics::of_requests(model_name, max_model_len)))
+    }
+
+    /// All figures as text; the engine's are those of `load`, or the last known ones.
+    ///
+    /// # Errors
+    /// Only if they can't be formatted.
+    pub fn render(&self, load: Option<LoadReport>) -> Result<String, std::fmt::Error> {
+        self.0.render(load)
+    }
+}
+
+impl std::ops::Deref for Figures {
+    type Target = Metrics;
+
+    fn deref(&self) -> &Metrics {
+        &self.0
+    }
+}
+
+/// What [`Figures`] counts.
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     load: Arc<Mutex<LoadReport>>,
     tokens: TokenCounters,
@@ -40,6 +73,32 @@ pub(crate) struct Metrics {
     times: Times,
     http_requests: Family<RequestLabels, Counter>,
     http_duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
+}
+
+/// The figures of requests and their tokens.
+struct Counted {
+    tokens: TokenCounters,
+    request_success: Family<Label, Counter>,
+    sizes: Sizes,
+    times: Times,
+}
+
+impl Counted {
+    fn register(registry: &mut Registry, max_model_len: u32) -> Self {
+        let reasons = ["stop", "length", "abort", "error", "repetition"];
+        Self {
+            tokens: TokenCounters::register(registry),
+            request_success: family(
+                registry,
+                "vllm:request_success",
+                "Finished sequences",
+                "finished_reason",
+                &reasons,
+            ),
+            sizes: Sizes::register(registry, &one_two_five(max_model_len)),
+            times: Times::register(registry),
+        }
+    }
 }
 
 /// What is known about a sequence when it ended.
@@ -72,22 +131,42 @@ impl Metrics {
         let registry = root.sub_registry_with_labels([model, engine].into_iter());
         registry.register_collector(Box::new(LoadCollector(Arc::clone(&load))));
         registry.register_collector(Box::new(limits::Limits::new(info)));
-        let reasons = ["stop", "length", "abort", "error", "repetition"];
+        let counted = Counted::register(registry, info.max_model_len);
+        Self::with(root, load, counted, (http_requests, http_duration))
+    }
+
+    fn of_requests(model_name: &str, max_model_len: u32) -> Self {
+        let mut root = Registry::default();
+        let http = register_http(&mut root);
+        root.register_collector(Box::new(load::ProcessCollector));
+        root.register_collector(Box::new(cpu_wait::CpuWait));
+        let model = (Cow::from("model_name"), Cow::from(model_name.to_owned()));
+        let registry = root.sub_registry_with_labels([model].into_iter());
+        let counted = Counted::register(registry, max_model_len);
+        Self::with(root, Arc::default(), counted, http)
+    }
+
+    fn with(
+        registry: Registry,
+        load: Arc<Mutex<LoadReport>>,
+        counted: Counted,
+        (http_requests, http_duration): HttpFamilies,
+    ) -> Self {
+        let Counted {
+            tokens,
+            request_success,
+            sizes,
+            times,
+        } = counted;
         Self {
+            registry,
             load,
-            tokens: TokenCounters::register(registry),
-            request_success: family(
-                registry,
-                "vllm:request_success",
-                "Finished sequences",
-                "finished_reason",
-                &reasons,
-            ),
-            sizes: Sizes::register(registry, &one_two_five(info.max_model_len)),
-            times: Times::register(registry),
+            tokens,
+            request_success,
+            sizes,
+            times,
             http_requests,
             http_duration,
-            registry: root,
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod prepare;
 mod sequence;
+mod source;
 mod stream;
 mod wire;
 
@@ -15,31 +16,33 @@ use kvasir_api::{
     ApiError, Context, FinishReason, Limits, Sampling, SamplingDefaults, StopReason, Truncation,
 };
 use kvasir_client::types::{ModelInfo, TokenLogprobs};
-use kvasir_client::{EngineClient, assets};
+use kvasir_client::{EngineClient, TextAssetFiles, assets};
 use kvasir_text::{DetokenizerOptions, Text, TextAssets};
 use tokio::sync::Semaphore;
 
 pub use prepare::Prepared;
+pub use source::Source;
 pub use stream::TextStream;
 pub use wire::engine_error;
 
 use crate::config::GenerationConfig;
 use crate::error::EdgeError;
-use crate::metrics::Metrics;
+use crate::metrics::Figures;
 use crate::seeds::Seeds;
+use source::EngineSource;
 
 /// Turns text requests into text, over any engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Pipeline {
     inner: Arc<Inner>,
+    source: Arc<dyn Source>,
 }
 
 struct Inner {
-    engine: Arc<dyn EngineClient>,
     text: Arc<Text>,
     info: ModelInfo,
     context: Context,
-    metrics: Metrics,
+    figures: Figures,
     /// Bytes of the longest token: no text of more than this times the context fits.
     max_token_bytes: usize,
     /// One permit per CPU for templates and tokenizing.
@@ -58,6 +61,8 @@ pub struct PipelineOptions {
     pub limits: Option<Limits>,
     /// Seeds of requests that bring none follow from this one; none means random ones.
     pub seed: Option<u64>,
+    /// Figures to count into, which several pipelines may share; none means own ones.
+    pub figures: Option<Figures>,
 }
 
 /// A prompt before it is tokenized.
@@ -91,6 +96,8 @@ pub struct TextRequest {
     pub priority: i64,
     /// Separates prefix-cache entries; empty means none.
     pub cache_salt: String,
+    /// The W3C trace context that it belongs to; empty means none.
+    pub traceparent: String,
     /// When the request arrived, for the time to first token.
     pub arrival: Instant,
     /// Whether each sequence's timeline lists its entries.
@@ -109,6 +116,7 @@ impl TextRequest {
             truncation: None,
             priority: 0,
             cache_salt: String::new(),
+            traceparent: String::new(),
             arrival: Instant::now(),
             timeline: false,
             timeout: None,
@@ -164,56 +172,36 @@ impl Pipeline {
                 received,
             });
         }
+        Self::load(info, files, options, Arc::new(EngineSource(engine))).await
+    }
+
+    /// Loads the files for text of a model whose requests `source` runs.
+    ///
+    /// # Errors
+    /// If the files can't be used.
+    pub async fn load(
+        info: ModelInfo,
+        files: TextAssetFiles,
+        options: PipelineOptions,
+        source: Arc<dyn Source>,
+    ) -> Result<Self, EdgeError> {
         let assets = TextAssets::from_files(files);
         let text = tokio::task::spawn_blocking(move || Text::load(&assets))
             .await
             .map_err(EdgeError::LoadTask)?;
-        Ok(Self::new(
-            engine,
-            info,
-            Arc::new(text.map_err(EdgeError::Text)?),
-            options,
-        ))
+        let text = Arc::new(text.map_err(EdgeError::Text)?);
+        Ok(Self {
+            inner: Arc::new(Inner::new(info, text, options)),
+            source,
+        })
     }
 
-    fn new(
-        engine: Arc<dyn EngineClient>,
-        info: ModelInfo,
-        text: Arc<Text>,
-        options: PipelineOptions,
-    ) -> Self {
-        let name = if options.model_name.is_empty() {
-            &info.model
-        } else {
-            &options.model_name
-        };
-        let metrics = Metrics::new(name, &info);
-        let mut limits = options.limits.unwrap_or_else(|| Limits::new(0, 0, 0));
-        limits.max_model_len = info.max_model_len;
-        limits.vocab_size = info.vocab_size;
-        limits.max_logprobs = info.max_logprobs;
-        let defaults = match options.generation_config {
-            GenerationConfig::Auto => wire::sampling_defaults(text.generation_defaults(), &info),
-            GenerationConfig::Vllm => SamplingDefaults::default(),
-        };
-        let max_token_bytes = (0..info.vocab_size)
-            .map(|id| text.token_bytes(id).map_or(0, <[u8]>::len))
-            .max()
-            .unwrap_or(0);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let context = Context { limits, defaults };
-        let text_permits = Semaphore::new(cpus);
+    /// The same pipeline with another source of tokens.
+    #[must_use]
+    pub fn with_source(&self, source: Arc<dyn Source>) -> Self {
         Self {
-            inner: Arc::new(Inner {
-                engine,
-                text,
-                info,
-                context,
-                metrics,
-                max_token_bytes,
-                text_permits,
-                seeds: Seeds::new(options.seed),
-            }),
+            inner: Arc::clone(&self.inner),
+            source,
         }
     }
 
@@ -240,16 +228,11 @@ impl Pipeline {
     /// The engine's refusal.
     pub async fn start(&self, prepared: Prepared) -> Result<TextStream, ApiError> {
         let request = prepared.request.clone();
-        let outputs = self
-            .inner
-            .engine
-            .generate(request)
-            .await
-            .map_err(|error| engine_error(&error))?;
+        let outputs = self.source.generate(request).await?;
         self.inner
-            .metrics
+            .figures
             .request_started(prepared.request.n, prepared.max_tokens());
-        Ok(TextStream::new(Arc::clone(&self.inner), prepared, outputs))
+        Ok(TextStream::new(self.clone(), prepared, outputs))
     }
 
     /// Token ids of a prompt, which may be more than the context has.
@@ -277,11 +260,6 @@ impl Pipeline {
         text
     }
 
-    /// The engine behind it.
-    pub fn engine(&self) -> &Arc<dyn EngineClient> {
-        &self.inner.engine
-    }
-
     /// Tokenizer, templates and detokenizers.
     pub fn text(&self) -> &Arc<Text> {
         &self.inner.text
@@ -297,7 +275,41 @@ impl Pipeline {
         &self.inner.context
     }
 
-    pub(crate) fn metrics(&self) -> &Metrics {
-        &self.inner.metrics
+    /// The figures that it counts into.
+    pub fn figures(&self) -> &Figures {
+        &self.inner.figures
+    }
+}
+
+impl Inner {
+    fn new(info: ModelInfo, text: Arc<Text>, options: PipelineOptions) -> Self {
+        let name = if options.model_name.is_empty() {
+            &info.model
+        } else {
+            &options.model_name
+        };
+        let figures = options.figures.unwrap_or_else(|| Figures::of_engine(name, &info));
+        let mut limits = options.limits.unwrap_or_else(|| Limits::new(0, 0, 0));
+        limits.max_model_len = info.max_model_len;
+        limits.vocab_size = info.vocab_size;
+        limits.max_logprobs = info.max_logprobs;
+        let defaults = match options.generation_config {
+            GenerationConfig::Auto => wire::sampling_defaults(text.generation_defaults(), &info),
+            GenerationConfig::Vllm => SamplingDefaults::default(),
+        };
+        let max_token_bytes = (0..info.vocab_size)
+            .map(|id| text.token_bytes(id).map_or(0, <[u8]>::len))
+            .max()
+            .unwrap_or(0);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            text,
+            info,
+            context: Context { limits, defaults },
+            figures,
+            max_token_bytes,
+            text_permits: Semaphore::new(cpus),
+            seeds: Seeds::new(options.seed),
+        }
     }
 }

@@ -92,6 +92,7 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         cache_salt: request.cache_salt,
         prompt_logprobs: sampling.prompt_logprobs,
         timeline: request.timeline,
+        traceparent: request.traceparent,
         // A gateway adds them.
         ..GenerateRequest::default()
     };

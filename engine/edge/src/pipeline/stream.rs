@@ -1,7 +1,6 @@
 //! The deltas of a running request.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -13,14 +12,14 @@ use tokio::time::Sleep;
 
 use super::prepare::Prepared;
 use super::sequence::Sequence;
-use super::{Inner, TextDelta, engine_error, wire};
+use super::{Pipeline, TextDelta, engine_error, wire};
 use crate::metrics::Finished;
 
 /// The deltas of a running request, all of its sequences interleaved in the order the engine made them.
 ///
 /// Ends after every sequence has sent its finish, or after the first error. Dropping it aborts what still runs.
 pub struct TextStream {
-    inner: Arc<Inner>,
+    pipeline: Pipeline,
     prepared: Prepared,
     /// None once nothing more will come; dropping it aborts the request in the engine.
     outputs: Option<OutputStream>,
@@ -35,9 +34,9 @@ struct Running {
 }
 
 impl TextStream {
-    pub(super) fn new(inner: Arc<Inner>, prepared: Prepared, outputs: OutputStream) -> Self {
+    pub(super) fn new(pipeline: Pipeline, prepared: Prepared, outputs: OutputStream) -> Self {
         let running = || Running {
-            sequence: Sequence::new(&inner.text, &prepared),
+            sequence: Sequence::new(&pipeline.inner.text, &prepared),
             first_token: None,
             last_token: None,
         };
@@ -46,7 +45,7 @@ impl TextStream {
             .timeout
             .map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         Self {
-            inner,
+            pipeline,
             prepared,
             outputs: Some(outputs),
             sequences,
@@ -75,8 +74,8 @@ impl TextStream {
         let now = Instant::now();
         let mut step = self.sequences.get_mut(index)?.sequence.feed(output)?;
         if step.abort {
-            self.inner
-                .engine
+            self.pipeline
+                .source
                 .abort(self.prepared.request_id(), Some(index as u32));
         }
         self.observe(index, &step.delta, step.timeline.as_ref(), now);
@@ -100,7 +99,7 @@ impl TextStream {
     }
 
     fn observe(&mut self, index: usize, delta: &TextDelta, timeline: Option<&Timeline>, now: Instant) {
-        let metrics = &self.inner.metrics;
+        let metrics = &self.pipeline.inner.figures;
         let prompt_tokens = self.prepared.prompt_token_ids().len() as u64;
         let running = &mut self.sequences[index];
         if !delta.token_ids.is_empty() {
@@ -124,7 +123,7 @@ impl TextStream {
             .first_token
             .zip(running.last_token)
             .map(|(first, last)| last - first);
-        self.inner.metrics.finished(&Finished {
+        self.pipeline.inner.figures.finished(&Finished {
             reason,
             prompt_tokens: self.prepared.prompt_token_ids().len() as u64,
             generation_tokens: running.sequence.num_tokens(),
@@ -138,7 +137,7 @@ impl TextStream {
                 .iter()
                 .map(|running| running.sequence.num_tokens())
                 .max();
-            self.inner.metrics.request_finished(most.unwrap_or(0));
+            self.pipeline.inner.figures.request_finished(most.unwrap_or(0));
         }
     }
 }

@@ -1,0 +1,124 @@
+//! What stands behind an edge: one engine, or a gateway with many of them.
+//!
+//! The edge reads requests and writes answers. Whose requests they are, on which terms they run and which engine runs them is its
+//! [`Host`]'s business. Every request, also one for a public route, enters through [`Host::enter`] and is a [`Visit`] from then on.
+
+mod one_engine;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, StatusCode};
+use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::types::ModelInfo;
+
+pub(crate) use one_engine::OneEngine;
+
+use crate::metrics::Figures;
+use crate::pipeline::Pipeline;
+use crate::routes::Route;
+
+/// A request at the door, before its body is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Knock<'a> {
+    /// The route that it asks for.
+    pub route: &'static Route,
+    /// Its headers. None of them has been believed so far.
+    pub headers: &'a HeaderMap,
+    /// What its connection's [`Handshake`](crate::Handshake) found out, and its [`PeerAddress`](crate::PeerAddress).
+    pub connection: &'a Extensions,
+    /// The client's usable `X-Request-Id`, or a random one.
+    pub request_id: &'a str,
+    /// When it came.
+    pub arrival: Instant,
+}
+
+/// What a request wants of a model. What it left to the server is absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// The model's name; the default one if the request names none.
+    pub model: &'a str,
+    /// Output tokens of each sequence.
+    pub max_tokens: Option<u32>,
+    /// Lower runs earlier.
+    pub priority: Option<i64>,
+}
+
+/// The terms on which a request runs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Terms {
+    /// Most output tokens of each sequence, if there is a bound below the model's.
+    pub max_tokens: Option<u32>,
+    /// Lower runs earlier.
+    pub priority: i64,
+}
+
+/// Who lets requests in and has engines for them.
+#[async_trait]
+pub trait Host: Send + Sync + 'static {
+    /// Lets a request in.
+    ///
+    /// # Errors
+    /// Why it has to stay outside.
+    async fn enter(&self, knock: Knock<'_>) -> Result<Arc<dyn Visit>, ApiError>;
+
+    /// Names that requests may put into `model`, the one that answers show first.
+    fn model_names(&self) -> Arc<[String]>;
+
+    /// What is served; none while no engine has told.
+    fn model_info(&self) -> Option<Arc<ModelInfo>>;
+
+    /// Whether this process works.
+    ///
+    /// # Errors
+    /// What is wrong with it, as everybody may know it.
+    async fn health(&self) -> Result<(), ApiError>;
+
+    /// Whether requests may be sent here.
+    ///
+    /// # Errors
+    /// Why not, as everybody may know it.
+    async fn ready(&self) -> Result<(), ApiError>;
+
+    /// All figures, in the text format of Prometheus.
+    ///
+    /// # Errors
+    /// They can't be written.
+    async fn metrics(&self) -> Result<String, ApiError>;
+
+    /// The figures of requests, into which the edge counts.
+    fn figures(&self) -> &Figures;
+
+    /// The state of the engine as a JSON document.
+    ///
+    /// # Errors
+    /// There is none, which is also the answer of hosts without one engine.
+    async fn dump(&self, last_stall: bool) -> Result<Bytes, ApiError> {
+        let _ = last_stall;
+        Err(ApiError::new(ErrorKind::NotFound, "there is no one engine here"))
+    }
+}
+
+/// A request that was let in. It lives until its answer is out or its client has left.
+#[async_trait]
+pub trait Visit: Send + Sync + 'static {
+    /// Whether a served model exists for this client.
+    fn sees_model(&self, name: &str) -> bool;
+
+    /// Text and engine for this request. `body_bytes` tells its size before it can be read; the wait may be long.
+    ///
+    /// # Errors
+    /// Nothing can run it.
+    async fn pipeline(&self, body_bytes: usize) -> Result<Pipeline, ApiError>;
+
+    /// The terms on which it runs.
+    ///
+    /// # Errors
+    /// It may not use the model, or not so much of it.
+    fn terms(&self, wanted: Wanted<'_>) -> Result<Terms, ApiError>;
+
+    /// The head of its answer is made; headers may be added.
+    fn answered(&self, status: StatusCode, headers: &mut HeaderMap);
+}

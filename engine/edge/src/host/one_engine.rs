@@ -1,0 +1,205 @@
+//! One engine behind an edge, and keys that open all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, StatusCode};
+use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::EngineClient;
+use kvasir_client::types::{ErrorCode, LoadReport, ModelInfo};
+
+use super::{Host, Knock, Terms, Visit, Wanted};
+use crate::config::{ApiKey, EdgeConfig, is_known_key};
+use crate::error::EdgeError;
+use crate::gate::PROBE_TIMEOUT;
+use crate::metrics::Figures;
+use crate::pipeline::{Pipeline, PipelineOptions};
+use crate::routes::Scope;
+
+/// One engine, and the keys to it.
+pub(crate) struct OneEngine {
+    engine: Arc<dyn EngineClient>,
+    pipeline: Pipeline,
+    info: Arc<ModelInfo>,
+    model_names: Arc<[String]>,
+    keys: Vec<ApiKey>,
+    max_stall: Duration,
+}
+
+impl OneEngine {
+    pub(crate) async fn connect(
+        engine: Arc<dyn EngineClient>,
+        config: &EdgeConfig,
+        options: PipelineOptions,
+    ) -> Result<Self, EdgeError> {
+        let pipeline = Pipeline::connect(Arc::clone(&engine), options).await?;
+        let info = Arc::new(pipeline.model_info().clone());
+        let mut model_names = config.served_model_names.clone();
+        if model_names.is_empty() {
+            model_names.push(info.model.clone());
+        }
+        Ok(Self {
+            engine,
+            pipeline,
+            info,
+            model_names: model_names.into(),
+            keys: config.api_keys.clone(),
+            max_stall: config.max_stall,
+        })
+    }
+
+    /// Probes are public: where the engine is and what the connection said is for the log, not for the answer.
+    async fn load_report(&self) -> Result<LoadReport, ApiError> {
+        let unreachable = |reason: String| {
+            tracing::warn!(reason, "a probe didn't reach the engine");
+            ApiError::new(
+                ErrorKind::Unavailable,
+                "the engine can't be reached; this server's log says why",
+            )
+        };
+        match tokio::time::timeout(PROBE_TIMEOUT, self.engine.load()).await {
+            Ok(Ok(load)) => Ok(load),
+            Ok(Err(error)) => Err(unreachable(error.message)),
+            Err(_) => Err(unreachable(format!("no answer within {PROBE_TIMEOUT:?}"))),
+        }
+    }
+}
+
+#[async_trait]
+impl Host for OneEngine {
+    async fn enter(&self, knock: Knock<'_>) -> Result<Arc<dyn Visit>, ApiError> {
+        authorize(&self.keys, knock.route.scope, knock.headers)?;
+        Ok(Arc::new(Guest {
+            pipeline: self.pipeline.clone(),
+        }))
+    }
+
+    fn model_names(&self) -> Arc<[String]> {
+        Arc::clone(&self.model_names)
+    }
+
+    fn model_info(&self) -> Option<Arc<ModelInfo>> {
+        Some(Arc::clone(&self.info))
+    }
+
+    /// The engine makes steps while there is work. A full queue is healthy (C18, C19), and so is an engine whose watchdog has failed stuck
+    /// requests, until that turns out not to help.
+    async fn health(&self) -> Result<(), ApiError> {
+        let load = self.load_report().await?;
+        if let Some(watchdog) = load.watchdog {
+            return match watchdog.unhealthy {
+                Some(reason) => Err(ApiError::new(ErrorKind::Unavailable, reason)),
+                None => Ok(()),
+            };
+        }
+        let bound = self.max_stall.as_micros();
+        if u128::from(load.stalled_us) > bound {
+            let message = format!(
+                "the engine has work and completed no step for {} ms; the limit is {} ms",
+                load.stalled_us / 1000,
+                bound / 1000
+            );
+            return Err(ApiError::new(ErrorKind::Unavailable, message));
+        }
+        Ok(())
+    }
+
+    async fn ready(&self) -> Result<(), ApiError> {
+        if self.load_report().await?.draining {
+            return Err(ApiError::new(
+                ErrorKind::Unavailable,
+                "the server is shutting down",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Without an answer of the engine its figures are the last known ones.
+    async fn metrics(&self) -> Result<String, ApiError> {
+        let load = self.load_report().await.ok();
+        let unwritten = |_| ApiError::new(ErrorKind::Internal, "the metrics could not be written");
+        self.figures().render(load).map_err(unwritten)
+    }
+
+    fn figures(&self) -> &Figures {
+        self.pipeline.figures()
+    }
+
+    async fn dump(&self, last_stall: bool) -> Result<Bytes, ApiError> {
+        let dump = self.engine.dump(last_stall).await;
+        dump.map_err(|error| match error.code() {
+            ErrorCode::InvalidRequest => ApiError::new(ErrorKind::NotFound, error.message),
+            _ => ApiError::new(ErrorKind::Unavailable, error.message),
+        })
+    }
+}
+
+/// Whoever had a key, if one was needed.
+struct Guest {
+    pipeline: Pipeline,
+}
+
+#[async_trait]
+impl Visit for Guest {
+    fn sees_model(&self, _name: &str) -> bool {
+        true
+    }
+
+    async fn pipeline(&self, _body_bytes: usize) -> Result<Pipeline, ApiError> {
+        Ok(self.pipeline.clone())
+    }
+
+    fn terms(&self, wanted: Wanted<'_>) -> Result<Terms, ApiError> {
+        Ok(Terms {
+            max_tokens: None,
+            priority: wanted.priority.unwrap_or(0),
+        })
+    }
+
+    fn answered(&self, _status: StatusCode, _headers: &mut HeaderMap) {}
+}
+
+/// Refuses requests without a known key. The scheme's case doesn't matter, the key's does (C78).
+fn authorize(keys: &[ApiKey], scope: Scope, headers: &HeaderMap) -> Result<(), ApiError> {
+    if keys.is_empty() || scope == Scope::Public {
+        return Ok(());
+    }
+    let token = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| bearer_token(value.as_bytes()));
+    match token {
+        Some(token) if is_known_key(keys, token) => Ok(()),
+        Some(_) => Err(ApiError::new(
+            ErrorKind::Unauthorized,
+            "the API key is not known to this server",
+        )),
+        None => {
+            let message = "an API key is needed: send the header `Authorization: Bearer KEY`";
+            Err(ApiError::new(ErrorKind::Unauthorized, message))
+        }
+    }
+}
+
+fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| token.trim_ascii_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bearer_scheme_ignores_case_and_the_key_does_not_change() {
+        assert_eq!(bearer_token(b"Bearer AbC"), Some(&b"AbC"[..]));
+        assert_eq!(bearer_token(b"bEARER  AbC"), Some(&b"AbC"[..]));
+        assert_eq!(bearer_token(b"BearerAbC"), None);
+        assert_eq!(bearer_token(b"Basic AbC"), None);
+        assert_eq!(bearer_token(b"Bearer"), None);
+    }
+}
