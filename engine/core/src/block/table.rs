@@ -179,7 +179,7 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Table, Tables};
     use crate::block::BlockPool;
 
     #[test]
@@ -192,5 +192,15 @@ mod tests {
             table.drop_before(index, &mut pool);
             assert_eq!((table.num_dropped(), table.len(), pool.num_free()), (3, 4, 4));
         }
+    }
+
+    #[test]
+    fn tables_grow_all_or_none() {
+        let mut pool = BlockPool::new(6);
+        let mut tables = Tables::new(2);
+        assert!(!tables.grow(3, &mut pool));
+        assert_eq!((tables.handles().count(), pool.num_free()), (0, 5));
+        assert!(tables.grow(2, &mut pool));
+        assert_eq!((tables.handles().count(), pool.num_free()), (4, 1));
     }
 }
