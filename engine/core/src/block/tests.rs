@@ -263,7 +263,16 @@ fn a_leaving_block_that_is_shared_again_is_no_longer_free() {
     let [shared] = shared;
     pool.release(shared);
     assert_eq!(pool.num_free(), 3);
+}
+
+#[test]
+fn a_reset_leaves_nothing_that_comes_back_later() {
+    let mut pool = BlockPool::with_slice(4, 1);
+    let mut table = allocate(&mut pool, 3);
+    publish(&mut pool, &table[0], 1);
+    pool.release_all(&mut table);
     assert!(pool.reset());
+    assert_eq!(free(&pool).len(), 3);
     check(&pool, &[]);
 }
 
