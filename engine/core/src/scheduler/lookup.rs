@@ -17,6 +17,7 @@ use super::layout::KvLayout;
 use crate::arena::Slot;
 use crate::block::{BlockPool, Cached, CachedBlock};
 use crate::ids::GroupId;
+use crate::kv_group::KvGroup;
 use crate::sequence::Sequence;
 
 /// The cached blocks that the sequence under consideration can start behind. Scratch memory.
@@ -78,19 +79,20 @@ impl Hits {
     ) -> u32 {
         let size = layout.block_size();
         let (mut end, mut index) = (num_blocks, num_blocks);
+        let behind = |group: KvGroup, end: u32| group.num_behind(end * size, size);
         // The window that reaches farthest back.
         let start = |end: u32| {
             layout
                 .windows()
                 .iter()
-                .map(|(_, group)| group.num_behind(end * size, size))
+                .map(|&(_, group)| behind(group, end))
                 .min()
         };
         while start(end).is_some_and(|start| index > start) {
             index -= 1;
             let hash = seq.block_hash(index, size);
             for &(at, group) in layout.windows() {
-                if index < group.num_behind(end * size, size) {
+                if index < behind(group, end) {
                     continue;
                 }
                 let Some(cached) = pool.find(&content(at, hash)) else {
@@ -135,11 +137,11 @@ impl Scheduler {
     /// the found ones that nobody holds. A group with a window needs no more than a step touches.
     pub(super) fn num_needed(&self, num_tokens: u32, prefix: &Prefix) -> u32 {
         let num_new = num_tokens.div_ceil(self.config.block_size) - prefix.num_blocks;
-        let num_left = num_tokens - prefix.num_tokens;
         let full = num_new * self.layout.full().len() as u32 + self.hits.num_free_in_runs();
         let windows = self.layout.windows().iter().map(|&(at, group)| {
+            // If a step computes all that is left, it touches no more than this.
             let whole = num_new + self.hits.num_free_in_tail(at);
-            whole.min(self.layout.max_touched(group, num_left))
+            whole.min(self.layout.max_touched(group, num_tokens))
         });
         full + windows.sum::<u32>()
     }
