@@ -20,7 +20,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-tls", &[]),
     (
         "kvasir-gateway",
-        &["kvasir-config", "kvasir-gateway-core", "kvasir-tls"],
+        &[
+            "kvasir-api",
+            "kvasir-cache-key",
+            "kvasir-client",
+            "kvasir-config",
+            "kvasir-edge",
+            "kvasir-gateway-core",
+            "kvasir-tls",
+        ],
     ),
     (
         "kvasir-backend",

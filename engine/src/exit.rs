@@ -32,6 +32,14 @@ pub(crate) enum Failure {
         /// What was cut.
         remaining: u32,
     },
+    /// The time of a gateway's shutdown passed with requests still running.
+    #[error(
+        "shutdown was forced with {remaining} requests still running; shutdownTimeoutSeconds sets the time"
+    )]
+    GatewayForced {
+        /// What was cut.
+        remaining: u32,
+    },
     /// A second signal came during the shutdown.
     #[error("ended at once by a second signal")]
     SecondSignal,
@@ -51,7 +59,7 @@ impl Failure {
             Self::Failed(_) => 1,
             Self::Differs(_) => EXIT_HELD_BACK,
             Self::SchedulerCrashed(_) => 70,
-            Self::ForcedShutdown { .. } | Self::SecondSignal => 75,
+            Self::ForcedShutdown { .. } | Self::GatewayForced { .. } | Self::SecondSignal => 75,
         }
     }
 }

@@ -11,7 +11,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging. Libraries of others speak from `warn` upwards only. A second call has no effect.
 pub(crate) fn start(config: &ProcessConfig) {
-    let level = match config.log_level.value {
+    start_at(config.log_level.value, config.json.value);
+}
+
+/// As `start`, of this level, with one JSON object per line or as text.
+pub(crate) fn start_at(level: LogLevel, json: bool) {
+    let level = match level {
         LogLevel::Trace => Level::TRACE,
         LogLevel::Debug => Level::DEBUG,
         LogLevel::Info => Level::INFO,
@@ -22,7 +27,7 @@ pub(crate) fn start(config: &ProcessConfig) {
         .with_default(level.min(Level::WARN))
         .with_target("kvasir", level);
     let registry = tracing_subscriber::registry().with(filter);
-    let started = if config.json.value {
+    let started = if json {
         registry
             .with(
                 fmt::layer()

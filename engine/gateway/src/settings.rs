@@ -30,7 +30,7 @@ const MAX_FILE_BYTES: usize = 16 << 20;
 const PATIENCE_PART: u32 = 6;
 
 /// Everything that the core decides by.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Who asks.
     pub authenticator: Authenticator,

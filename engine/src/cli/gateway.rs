@@ -1,17 +1,23 @@
-//! `kvasir gateway`: checks a gateway's configuration and makes API keys.
+//! `kvasir gateway`: serves as the door of a service, checks its configuration and makes API keys.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
+use kvasir_config::LogLevel;
 use kvasir_config::gateway::{gateway_schema, parse_gateway};
-use kvasir_gateway::{Settings, new_key};
+use kvasir_edge::Shutdown;
+use kvasir_gateway::{Gateway, Settings, StartError, new_key};
 use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::time::UnixSeconds;
 
-use super::say;
+use tokio_util::sync::CancellationToken;
+
+use super::{runtime, say};
 use crate::exit::Failure;
+use crate::logging;
+use crate::signals::Signals;
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
@@ -24,6 +30,18 @@ pub(crate) struct GatewayArgs {
 
 #[derive(Debug, Subcommand)]
 enum GatewayCommand {
+    /// Serve clients with the engines that the configuration names
+    Run {
+        /// The YAML file; new versions of it are taken over while the gateway runs
+        #[arg(long, value_name = "FILE", env = "KVASIR_GATEWAY_CONFIG")]
+        config: PathBuf,
+        /// Least severe message: trace, debug, info, warn or error
+        #[arg(long, value_name = "LEVEL", env = "KVASIR_LOG_LEVEL", default_value = "info", value_parser = log_level)]
+        log_level: LogLevel,
+        /// One JSON object per log line
+        #[arg(long, env = "KVASIR_JSON")]
+        json: bool,
+    },
     /// Check a gateway's configuration; exit code 64 says that it can't be used
     Check {
         /// The YAML file
@@ -72,6 +90,18 @@ enum KeyFormat {
 
 pub(crate) fn run(args: GatewayArgs) -> Result<(), Failure> {
     match args.command {
+        GatewayCommand::Run {
+            config,
+            log_level,
+            json,
+        } => {
+            logging::start_at(log_level, json);
+            let runtime = runtime()?;
+            let result = runtime.block_on(serve(&config));
+            // What still runs has been told, or has had its time.
+            runtime.shutdown_timeout(Duration::from_millis(200));
+            result
+        }
         GatewayCommand::Check { file, files } => check(&file, files),
         GatewayCommand::Schema => print(&format!("{:#}\n", gateway_schema())),
         GatewayCommand::Keys {
@@ -83,6 +113,51 @@ pub(crate) fn run(args: GatewayArgs) -> Result<(), Failure> {
                     secret_name,
                 },
         } => make_key(tenant, expires_in_days, format, &secret_name),
+    }
+}
+
+async fn serve(config: &Path) -> Result<(), Failure> {
+    let mut signals = Signals::catch()?;
+    let gateway = Gateway::start(config).await.map_err(|error| match error {
+        StartError::Config(_) => Failure::Usage(error.to_string()),
+        StartError::Tls(_) | StartError::Bind { .. } | StartError::Audit { .. } => Failure::failed(&error),
+    })?;
+    let (url, operations) = (gateway.url(), gateway.operations_address());
+    tracing::info!(url, %operations, "the gateway serves");
+    say(&format!(
+        "Serving on {url}, probes and metrics on http://{operations}"
+    ));
+    let stop = CancellationToken::new();
+    let mut serving = std::pin::pin!(gateway.serve(stop.clone()));
+    loop {
+        tokio::select! {
+            ended = &mut serving => {
+                return match ended.map_err(|error| Failure::failed(&error))? {
+                    Shutdown::Clean => Ok(()),
+                    Shutdown::Forced { remaining } => Err(Failure::GatewayForced {
+                        remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+                    }),
+                };
+            }
+            name = signals.next() => {
+                if stop.is_cancelled() {
+                    return Err(Failure::SecondSignal);
+                }
+                tracing::info!("{name}: no new requests; running ones may end");
+                stop.cancel();
+            }
+        }
+    }
+}
+
+fn log_level(text: &str) -> Result<LogLevel, String> {
+    match text {
+        "trace" => Ok(LogLevel::Trace),
+        "debug" => Ok(LogLevel::Debug),
+        "info" => Ok(LogLevel::Info),
+        "warn" => Ok(LogLevel::Warn),
+        "error" => Ok(LogLevel::Error),
+        _ => Err("use trace, debug, info, warn or error".to_owned()),
     }
 }
 

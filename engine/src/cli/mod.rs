@@ -66,7 +66,7 @@ enum CliCommand {
     /// Find out what holds a running server back
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(doctor::DoctorArgs),
-    /// Check the configuration of an auth gateway, and make API keys for it
+    /// Serve as the door of a service: check who asks and choose an engine
     Gateway(gateway::GatewayArgs),
     /// List, fetch and remove models
     Models(models::ModelsArgs),

@@ -115,7 +115,7 @@ fn limits(tokens: u64, concurrency: u32) -> Limits {
     }
 }
 
-const ENOUGH: Duration = Duration::from_secs(60);
+const ENOUGH: Duration = Duration::from_mins(1);
 
 #[tokio::test(start_paused = true)]
 async fn what_one_gateway_charges_the_other_lacks_until_it_is_settled() {

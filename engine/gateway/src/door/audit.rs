@@ -1,0 +1,137 @@
+//! The audit log: one line of JSON for each request. Who, what, the decision and its reason, the tokens; never content or credentials.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use serde::Serialize;
+
+/// Lines that wait to be written; more are counted and dropped, because a full disk must not stop the service.
+const MAX_UNWRITTEN: usize = 16_384;
+
+/// Where lines go. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Audit {
+    lines: SyncSender<Entry>,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Entry {
+    Line(Vec<u8>),
+    /// Everything before has been written when this one is dropped.
+    Flush(SyncSender<()>),
+}
+
+/// One line.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct AuditLine<'a> {
+    /// Milliseconds since 1970.
+    pub(crate) time_ms: u64,
+    pub(crate) request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant: Option<&'a str>,
+    /// The kind of the credential.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) method: Option<&'static str>,
+    /// Which credential of that kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) subject: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) peer: Option<std::net::SocketAddr>,
+    pub(crate) http_method: &'a str,
+    /// A route of the table, so nothing that a client wrote.
+    pub(crate) route: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) revision: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) engines: Vec<&'a str>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) attempts: u32,
+    /// `allowed`, `denied`, `limited` or `failed`.
+    pub(crate) decision: &'static str,
+    /// The stable code of the reason.
+    pub(crate) reason: &'static str,
+    pub(crate) status: u16,
+    pub(crate) input_tokens: u64,
+    pub(crate) output_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) duration_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Audit {
+    /// Writes to the end of a file, or to standard output.
+    ///
+    /// # Errors
+    /// The file can't be opened.
+    pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
+        let out: Box<dyn Write + Send> = match path {
+            Some(path) => Box::new(append(path)?),
+            None => Box::new(io::stdout()),
+        };
+        let (lines, entries) = sync_channel(MAX_UNWRITTEN);
+        std::thread::Builder::new()
+            .name("audit".to_owned())
+            .spawn(move || write(out, &entries))?;
+        Ok(Self {
+            lines,
+            dropped: Arc::default(),
+        })
+    }
+
+    pub(crate) fn log(&self, line: &AuditLine<'_>) {
+        let Ok(mut json) = serde_json::to_vec(line) else {
+            return;
+        };
+        json.push(b'\n');
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.lines.try_send(Entry::Line(json))
+        {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lines that were never written.
+    pub(crate) fn num_dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything so far is written. Blocks.
+    pub(crate) fn flush(&self) {
+        let (done, written) = sync_channel(1);
+        if self.lines.send(Entry::Flush(done)).is_ok() {
+            // An error says that the writer is gone, and with it what was left.
+            written.recv().unwrap_or_default();
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>) {
+    while let Ok(entry) = entries.recv() {
+        let written = match entry {
+            Entry::Line(line) => out.write_all(&line),
+            Entry::Flush(done) => {
+                let flushed = out.flush();
+                // Whoever waited may have left.
+                done.send(()).unwrap_or_default();
+                flushed
+            }
+        };
+        if let Err(error) = written {
+            tracing::error!(%error, "a line of the audit log could not be written");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The door: who comes in, and what becomes of the request.
+
+mod audit;
+mod visit;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::types::ModelInfo;
+use kvasir_edge::host::{Host, Knock, Visit};
+use kvasir_edge::{Figures, Scope as RouteScope};
+use kvasir_gateway_core::auth::{
+    CertificateFacts, HeaderValues, Identification, Presented, Principal, Reason, bearer,
+};
+use kvasir_gateway_core::policy::{Answer, Denial, Entry, Scope};
+
+pub(crate) use self::audit::Audit;
+use self::visit::{Visiting, VisitorRecord};
+
+use crate::clock::unix_now;
+use crate::metrics::GatewayMetrics;
+use crate::pool::Pool;
+use crate::settings::Settings;
+use crate::store::Accounts;
+use crate::verifier::RingVerifier;
+
+/// Longest wait for the word of an API server on a token.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where clients of Anthropic put their key.
+const HEADER_API_KEY: &str = "x-api-key";
+
+/// What a gateway decides by at one moment; replaced as a whole.
+pub(crate) struct Live {
+    pub(crate) settings: Settings,
+    /// Names that clients may call the model by; empty for the engines' own.
+    pub(crate) names: Arc<[String]>,
+    /// Asks the API server about tokens, if that is configured.
+    pub(crate) reviewer: Option<Arc<dyn Review>>,
+}
+
+/// Asks somebody else about a token.
+#[async_trait]
+pub(crate) trait Review: Send + Sync + 'static {
+    /// What the API server says of a bearer.
+    async fn review(&self, bearer: &str) -> Result<kvasir_gateway_core::auth::ReviewFacts, Reason>;
+}
+
+/// Everything behind the door.
+pub(crate) struct DoorHost {
+    pub(crate) live: Arc<ArcSwap<Live>>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) accounts: Accounts,
+    pub(crate) figures: Figures,
+    pub(crate) metrics: Arc<GatewayMetrics>,
+    pub(crate) audit: Audit,
+}
+
+#[async_trait]
+impl Host for DoorHost {
+    async fn enter(&self, knock: Knock<'_>) -> Result<Arc<dyn Visit>, ApiError> {
+        let live = self.live.load_full();
+        let mut record = VisitorRecord::new(&knock, self.audit.clone(), Arc::clone(&self.metrics));
+        let scope = scope(knock.route.scope);
+        // Nobody is asked for a credential that doesn't matter.
+        let who = if scope == Scope::Public {
+            Err(Reason::NoCredential)
+        } else {
+            self.identify(&live, knock).await
+        };
+        if let Ok(principal) = &who {
+            record.known(principal);
+        }
+        match live
+            .settings
+            .policy
+            .enter(Some(scope), who.as_ref().map_err(|reason| *reason))
+        {
+            Ok(Entry::Public) => Ok(Arc::new(Visiting::public(self, live, record))),
+            Ok(Entry::Tenant { name, .. }) => {
+                let name = name.clone();
+                let session = session(knock.headers);
+                Ok(Arc::new(Visiting::of_tenant(self, live, record, name, session)))
+            }
+            Err(denial) => {
+                let error = denied(denial);
+                record.denied(denial.code(), error.status());
+                Err(error)
+            }
+        }
+    }
+
+    fn model_names(&self) -> Arc<[String]> {
+        let live = self.live.load();
+        if !live.names.is_empty() {
+            return Arc::clone(&live.names);
+        }
+        let info = self.pool.model_info();
+        info.map(|info| info.model.clone()).into_iter().collect()
+    }
+
+    fn model_info(&self) -> Option<Arc<ModelInfo>> {
+        self.pool.model_info()
+    }
+
+    async fn health(&self) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    async fn ready(&self) -> Result<(), ApiError> {
+        if self.pool.is_ready() {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorKind::Unavailable,
+            "no engine can be used, and requests may not wait for one",
+        ))
+    }
+
+    async fn metrics(&self) -> Result<String, ApiError> {
+        let unwritten = |_| ApiError::new(ErrorKind::Internal, "the metrics could not be written");
+        let mut text = self.figures().render(None).map_err(unwritten)?;
+        let own = self
+            .metrics
+            .render(&self.pool, &self.accounts, &self.audit)
+            .map_err(unwritten)?;
+        // One exposition has one end.
+        let end = "# EOF\n";
+        text.truncate(text.strip_suffix(end).map_or(text.len(), str::len));
+        text.push_str(&own);
+        Ok(text)
+    }
+
+    fn figures(&self) -> &Figures {
+        &self.figures
+    }
+}
+
+impl DoorHost {
+    async fn identify(&self, live: &Live, knock: Knock<'_>) -> Result<Principal, Reason> {
+        let authenticator = &live.settings.authenticator;
+        let lines = |name: &str| -> Vec<&[u8]> {
+            let values = knock.headers.get_all(name).iter();
+            values.map(http::HeaderValue::as_bytes).collect()
+        };
+        let (authorization, api_key) = (lines(AUTHORIZATION.as_str()), lines(HEADER_API_KEY));
+        let bearer = bearer(HeaderValues {
+            authorization: &authorization,
+            api_key: &api_key,
+        })?;
+        let presented = Presented {
+            bearer,
+            certificate: knock.connection.get::<CertificateFacts>(),
+        };
+        match authenticator.identify(presented, &RingVerifier, unix_now())? {
+            Identification::Known(principal) => Ok(principal),
+            Identification::NeedsReview => {
+                let reviewer = live.reviewer.as_ref().ok_or(Reason::UnknownKind)?;
+                let asked = reviewer.review(bearer.unwrap_or_default());
+                let facts = tokio::time::timeout(REVIEW_TIMEOUT, asked).await;
+                authenticator.reviewed(&facts.unwrap_or(Err(Reason::ReviewRefused))?)
+            }
+        }
+    }
+}
+
+fn scope(scope: RouteScope) -> Scope {
+    match scope {
+        RouteScope::Public => Scope::Public,
+        RouteScope::Inference => Scope::Inference,
+        RouteScope::Operations => Scope::Operations,
+        RouteScope::Admin => Scope::Admin,
+    }
+}
+
+/// The name that a client gives its conversation, as far as requests are sent by it.
+fn session(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get("x-session-id")?.as_bytes();
+    (1..=256).contains(&value.len()).then_some(value)
+}
+
+/// What the client reads of a denial.
+pub(crate) fn denied(denial: Denial) -> ApiError {
+    match denial.answer() {
+        Answer::NoSuchRoute => ApiError::new(ErrorKind::NotFound, "there is no such route"),
+        Answer::Unauthenticated => ApiError::new(ErrorKind::Unauthorized, Reason::NoCredential.answer()),
+        Answer::Forbidden => ApiError::new(ErrorKind::Forbidden, "this credential may not use this route"),
+        Answer::NoSuchModel => {
+            ApiError::new(ErrorKind::NotFound, "the model does not exist").with_param("model")
+        }
+        Answer::TooManyTokens { limit } => ApiError::new(
+            ErrorKind::Value,
+            format!("max_tokens must be at most {limit} for this credential"),
+        )
+        .with_param("max_tokens"),
+    }
+}

@@ -1,0 +1,279 @@
+//! A running gateway: what it's made of, and how it starts, serves and ends.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use kvasir_config::gateway::{CertificateName, EngineTlsConfig, GatewayConfig, ServerTlsConfig};
+use kvasir_edge::{Edge, EdgeConfig, EdgeError, Figures, Listener, Shutdown};
+use kvasir_tls::{ClientAuth, ClientFiles, ClientTls, Name, NameRule, ServerFiles, ServerTls, TlsError};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::discovery::Discovery;
+use crate::door::{Audit, DoorHost};
+use crate::metrics::GatewayMetrics;
+use crate::pool::{Pool, Reach};
+use crate::probes::Probes;
+use crate::reload::{ConfigFile, LoadError, Reloader};
+use crate::secure::Secure;
+use crate::store::Accounts;
+
+/// The largest bucket of token counts; requests of longer contexts count above it.
+const MAX_BUCKET_TOKENS: u32 = 1 << 20;
+
+/// How long settlements may take to reach the store at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A gateway that listens and hasn't answered anything yet.
+pub struct Gateway {
+    edge: Edge,
+    probes: Edge,
+    listener: Listener,
+    probe_listener: TcpListener,
+    address: SocketAddr,
+    probe_address: SocketAddr,
+    is_secure: bool,
+    is_draining: Arc<AtomicBool>,
+    host: Arc<DoorHost>,
+    reloader: Reloader,
+    /// Follows engines.
+    _pool: AbortOnDropHandle<()>,
+}
+
+/// Why a gateway can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration can't be used.
+    #[error(transparent)]
+    Config(LoadError),
+    /// Certificates or keys can't be used.
+    #[error(transparent)]
+    Tls(TlsError),
+    /// An address can't be listened on.
+    #[error("can't listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The audit log can't be written.
+    #[error("can't write the audit log to {path}: {source}")]
+    Audit {
+        /// The file, or standard output.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Gateway {
+    /// Reads a configuration and listens. Call it within a runtime.
+    ///
+    /// # Errors
+    /// The configuration can't be used, or an address is taken.
+    pub async fn start(file: &Path) -> Result<Self, StartError> {
+        let loaded = ConfigFile::read(file).map_err(StartError::Config)?;
+        let config = &loaded.config;
+        let server_tls = config.tls.as_ref().map(server_tls).transpose();
+        let engine_tls = config.engines.tls.as_ref().map(client_tls).transpose();
+        let (server_tls, engine_tls) = (
+            server_tls.map_err(StartError::Tls)?,
+            engine_tls.map_err(StartError::Tls)?,
+        );
+        let (listener, address) = bind(config.listen).await?;
+        let (probe_listener, probe_address) = bind(config.operations_listen).await?;
+        let audit = open_audit(config)?;
+        let (host, pool, discovery) = Self::behind(&loaded, engine_tls.clone(), audit);
+        let following = pool.follow(discovery.targets());
+        let is_draining = Arc::new(AtomicBool::new(false));
+        let probes = Probes {
+            door: Arc::clone(&host),
+            is_draining: Arc::clone(&is_draining),
+            figures: Figures::of_requests("", 1),
+        };
+        let is_secure = server_tls.is_some();
+        let listener = match &server_tls {
+            None => Listener::Tcp(listener),
+            Some(tls) => Listener::Guarded(listener, Arc::new(Secure(Arc::clone(tls)))),
+        };
+        let edge = Edge::over(
+            edge_config(config),
+            Arc::clone(&host) as Arc<dyn kvasir_edge::Host>,
+        );
+        let reloader = Reloader {
+            file: loaded,
+            live: Arc::clone(&host.live),
+            pool,
+            accounts: host.accounts.clone(),
+            metrics: Arc::clone(&host.metrics),
+            _discovery: discovery,
+            server_tls,
+            engine_tls,
+        };
+        Ok(Self {
+            edge,
+            probes: Edge::over(EdgeConfig::default(), Arc::new(probes)),
+            listener,
+            probe_listener,
+            address,
+            probe_address,
+            is_secure,
+            is_draining,
+            host,
+            reloader,
+            _pool: following,
+        })
+    }
+
+    /// The door and what is behind it.
+    fn behind(
+        loaded: &ConfigFile,
+        engine_tls: Option<Arc<ClientTls>>,
+        audit: Audit,
+    ) -> (Arc<DoorHost>, Arc<Pool>, Discovery) {
+        let config = &loaded.config;
+        let metrics = Arc::new(GatewayMetrics::new());
+        let name = config.served_model_names.first().cloned().unwrap_or_default();
+        let figures = Figures::of_requests(&name, MAX_BUCKET_TOKENS);
+        let reach = Reach {
+            tls: engine_tls,
+            connect_timeout: Duration::from_millis(config.routing.connect_timeout_millis.into()),
+            first_token_timeout: Duration::from_secs(config.routing.first_token_timeout_seconds.into()),
+        };
+        let text = edge_config(config);
+        let pool = Pool::new(
+            &loaded.settings,
+            reach,
+            text,
+            figures.clone(),
+            Arc::clone(&metrics),
+        );
+        let host = DoorHost {
+            live: Arc::new(ArcSwap::from_pointee(loaded.live())),
+            pool: Arc::clone(&pool),
+            accounts: Accounts::alone(config.limits.replicas.get()),
+            figures,
+            metrics,
+            audit,
+        };
+        (Arc::new(host), pool, Discovery::start(&config.engines))
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where probes and metrics are.
+    pub fn operations_address(&self) -> SocketAddr {
+        self.probe_address
+    }
+
+    /// What clients put before a route's path.
+    pub fn url(&self) -> String {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Serves until `stop`; then readiness fails, new requests are refused, and running answers may end within the configured time.
+    ///
+    /// # Errors
+    /// A listening socket fails.
+    pub async fn serve(self, stop: CancellationToken) -> Result<Shutdown, EdgeError> {
+        let Self {
+            edge,
+            probes,
+            listener,
+            probe_listener,
+            is_draining,
+            host,
+            reloader,
+            _pool: pool,
+            ..
+        } = self;
+        let ended = CancellationToken::new();
+        let mut probing = tokio::spawn(probes.serve(probe_listener, ended.clone()));
+        let reloading = AbortOnDropHandle::new(tokio::spawn(reloader.run()));
+        let serving = edge.serve(listener, stop.clone());
+        let draining = async {
+            stop.cancelled().await;
+            is_draining.store(true, Ordering::Release);
+            std::future::pending::<()>().await;
+        };
+        let result = tokio::select! {
+            result = serving => result,
+            () = draining => Ok(Shutdown::Clean),
+            failed = &mut probing => match failed {
+                Ok(result) => result,
+                Err(error) => Err(EdgeError::LoadTask(error)),
+            },
+        };
+        drop((reloading, pool));
+        host.accounts.flush(FLUSH_TIMEOUT).await;
+        let audit = host.audit.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || audit.flush()).await {
+            tracing::error!(%error, "the audit log could not be flushed");
+        }
+        ended.cancel();
+        probing.abort();
+        result
+    }
+}
+
+/// What of the configuration the HTTP server reads.
+fn edge_config(config: &GatewayConfig) -> EdgeConfig {
+    EdgeConfig {
+        shutdown_timeout: Duration::from_secs(config.shutdown_timeout_seconds.into()),
+        enable_request_id_headers: true,
+        enable_prompt_tokens_details: true,
+        ..EdgeConfig::default()
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let listener = TcpListener::bind(address).await;
+    let bound = listener.and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
+    bound.map_err(|source| StartError::Bind { address, source })
+}
+
+fn open_audit(config: &GatewayConfig) -> Result<Audit, StartError> {
+    let path: Option<&PathBuf> = config.audit_file.as_ref();
+    Audit::open(path.map(PathBuf::as_path)).map_err(|source| StartError::Audit {
+        path: path.map_or("standard output".to_owned(), |path| path.display().to_string()),
+        source,
+    })
+}
+
+fn server_tls(config: &ServerTlsConfig) -> Result<Arc<ServerTls>, TlsError> {
+    let client_auth = match &config.client_authorities {
+        None => ClientAuth::None,
+        Some(authorities) => ClientAuth::Optional {
+            authorities: authorities.clone(),
+        },
+    };
+    ServerTls::load(ServerFiles {
+        certificate: config.certificate.clone(),
+        key: config.key.clone(),
+        client_auth,
+    })
+    .map(Arc::new)
+}
+
+fn client_tls(config: &EngineTlsConfig) -> Result<Arc<ClientTls>, TlsError> {
+    let name = |name: &CertificateName| match name {
+        CertificateName::Dns(name) => Name::Dns(name.clone()),
+        CertificateName::Uri(uri) => Name::Uri(uri.clone()),
+    };
+    ClientTls::load(ClientFiles {
+        authorities: config.authorities.clone(),
+        identity: Some((config.certificate.clone(), config.key.clone())),
+        names: NameRule::any_of(config.names.iter().map(name))?,
+    })
+    .map(Arc::new)
+}

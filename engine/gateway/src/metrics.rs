@@ -1,0 +1,291 @@
+//! The gateway's own figures. Tenants are labels, so their number is bounded: those beyond it share one.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+
+use kvasir_gateway_core::limits::{Cost, Mode};
+use kvasir_gateway_core::routing::{Circuit, EngineFailure};
+use prometheus_client::encoding::prometheus_text;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::door::Audit;
+use crate::pool::Pool;
+use crate::store::Accounts;
+
+/// Most tenants with a label of their own.
+const MAX_TENANT_LABELS: usize = 200;
+
+/// The label of all others, and of requests of nobody: no tenant can have these names, because of the underscore.
+const OTHER_TENANTS: &str = "_other";
+const NOBODY: &str = "_none";
+
+type Labels<const N: usize> = [(&'static str, String); N];
+type Level = Gauge<f64, AtomicU64>;
+
+/// All figures of a gateway.
+pub(crate) struct GatewayMetrics {
+    registry: Registry,
+    labelled: Mutex<BTreeSet<String>>,
+    requests: Family<Labels<3>, Counter>,
+    tokens: Family<Labels<2>, Counter>,
+    engine_failures: Family<Labels<1>, Counter>,
+    retries: Counter,
+    link_failures: Counter,
+    mismatches: Counter,
+    routed: Counter,
+    overlap_blocks: Counter,
+    reloads: Family<Labels<1>, Counter>,
+    reload_ok: Level,
+    levels: Levels,
+}
+
+/// What is read at each scrape.
+struct Levels {
+    waiting: Level,
+    waiting_tokens: Level,
+    longest_wait: Level,
+    engines: Family<Labels<1>, Level>,
+    index_blocks: Level,
+    store_decides: Level,
+    store_failures: Level,
+    audit_dropped: Level,
+    certificate_end: Family<Labels<1>, Level>,
+}
+
+impl GatewayMetrics {
+    pub(crate) fn new() -> Self {
+        let mut root = Registry::with_prefix("kvasir_gateway");
+        let registry = &mut root;
+        let reload_ok = level(
+            registry,
+            "config_last_reload_successful",
+            "1 if the newest configuration is in effect",
+        );
+        reload_ok.set(1.0);
+        let failures = "Requests that an engine failed";
+        let links = "Connections to engines that didn't come about";
+        let mismatches = "Engines refused for other assets or keys than their revision's";
+        let overlap = "Blocks of their prompts that the chosen engines were thought to hold";
+        let reloads = "Changed configurations, by what became of them";
+        Self {
+            labelled: Mutex::default(),
+            requests: counters(registry, "requests", "Requests by tenant, decision and reason"),
+            tokens: counters(registry, "tokens", "Tokens that were settled, by tenant and kind"),
+            engine_failures: counters(registry, "engine_failures", failures),
+            retries: counter(registry, "retries", "Requests that were sent to another engine"),
+            link_failures: counter(registry, "engine_connection_failures", links),
+            mismatches: counter(registry, "engine_mismatches", mismatches),
+            routed: counter(
+                registry,
+                "routed_requests",
+                "Requests that an engine began to answer",
+            ),
+            overlap_blocks: counter(registry, "routed_overlap_blocks", overlap),
+            reloads: counters(registry, "config_reloads", reloads),
+            reload_ok,
+            levels: Levels::register(registry),
+            registry: root,
+        }
+    }
+
+    pub(crate) fn request_ended(&self, tenant: Option<&str>, decision: &'static str, reason: &'static str) {
+        let labels = [
+            ("tenant", self.label(tenant)),
+            ("decision", decision.to_owned()),
+            ("reason", reason.to_owned()),
+        ];
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn tokens(&self, tenant: Option<&str>, cost: Cost, cached: u64) {
+        let kinds = [
+            ("input", cost.input_tokens),
+            ("output", cost.output_tokens),
+            ("cached", cached),
+        ];
+        for (kind, amount) in kinds.into_iter().filter(|(_, amount)| *amount > 0) {
+            let labels = [("tenant", self.label(tenant)), ("kind", kind.to_owned())];
+            self.tokens.get_or_create(&labels).inc_by(amount);
+        }
+    }
+
+    pub(crate) fn engine_failed(&self, failure: EngineFailure) {
+        let labels = [("reason", failure.code().to_owned())];
+        self.engine_failures.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retries.inc();
+    }
+
+    pub(crate) fn link_failed(&self) {
+        self.link_failures.inc();
+    }
+
+    pub(crate) fn mismatch(&self) {
+        self.mismatches.inc();
+    }
+
+    pub(crate) fn routed(&self, overlap_blocks: u32) {
+        self.routed.inc();
+        self.overlap_blocks.inc_by(overlap_blocks.into());
+    }
+
+    pub(crate) fn reloaded(&self, is_ok: bool) {
+        let result = if is_ok { "applied" } else { "refused" };
+        self.reloads.get_or_create(&[("result", result.to_owned())]).inc();
+        self.reload_ok.set(f64::from(u8::from(is_ok)));
+    }
+
+    pub(crate) fn certificate_end(&self, which: &str, not_after: i64) {
+        let labels = [("certificate", which.to_owned())];
+        self.levels
+            .certificate_end
+            .get_or_create(&labels)
+            .set(not_after as f64);
+    }
+
+    /// All figures as text.
+    pub(crate) fn render(
+        &self,
+        pool: &Pool,
+        accounts: &Accounts,
+        audit: &Audit,
+    ) -> Result<String, fmt::Error> {
+        self.levels.read(pool, accounts);
+        self.levels.audit_dropped.set(audit.num_dropped() as f64);
+        let mut text = String::new();
+        prometheus_text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    fn label(&self, tenant: Option<&str>) -> String {
+        let Some(tenant) = tenant else {
+            return NOBODY.to_owned();
+        };
+        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
+        if labelled.contains(tenant) {
+            return tenant.to_owned();
+        }
+        if labelled.len() >= MAX_TENANT_LABELS {
+            return OTHER_TENANTS.to_owned();
+        }
+        labelled.insert(tenant.to_owned());
+        tenant.to_owned()
+    }
+}
+
+impl Levels {
+    fn register(registry: &mut Registry) -> Self {
+        let engines: Family<Labels<1>, Level> = Family::default();
+        registry.register("engines", "Engines by state", engines.clone());
+        let certificate_end: Family<Labels<1>, Level> = Family::default();
+        registry.register(
+            "certificate_not_after_seconds",
+            "Last second in which a certificate is valid, since 1970",
+            certificate_end.clone(),
+        );
+        Self {
+            waiting: level(registry, "waiting_requests", "Requests that wait for an engine"),
+            waiting_tokens: level(registry, "waiting_tokens", "Tokens of the requests that wait"),
+            longest_wait: level(
+                registry,
+                "longest_wait_seconds",
+                "How long the first of those that wait has waited",
+            ),
+            index_blocks: level(registry, "index_blocks", "Blocks in the prefix index"),
+            store_decides: level(
+                registry,
+                "limits_shared",
+                "1 while limits are shared through a store, 0 while this gateway enforces its share",
+            ),
+            audit_dropped: level(
+                registry,
+                "audit_dropped_lines",
+                "Lines of the audit log that were never written",
+            ),
+            store_failures: level(
+                registry,
+                "limit_store_failures",
+                "Calls of the limit store that failed",
+            ),
+            engines,
+            certificate_end,
+        }
+    }
+
+    fn read(&self, pool: &Pool, accounts: &Accounts) {
+        let signal = pool.waiting();
+        self.waiting.set(signal.num_waiting as f64);
+        self.waiting_tokens.set(signal.num_tokens as f64);
+        self.longest_wait.set(signal.longest_wait.as_secs_f64());
+        let mut counts = [("usable", 0), ("draining", 0), ("ejected", 0), ("probing", 0)];
+        let mut num_blocks = 0_u64;
+        for engine in pool.engines() {
+            num_blocks += u64::from(engine.num_indexed_blocks);
+            let state = match engine.circuit {
+                _ if engine.is_draining => 1,
+                Circuit::Open { .. } => 2,
+                Circuit::HalfOpen { .. } => 3,
+                Circuit::Closed { .. } => 0,
+            };
+            counts[state].1 += 1;
+        }
+        for (state, count) in counts {
+            self.engines
+                .get_or_create(&[("state", state.to_owned())])
+                .set(f64::from(count));
+        }
+        self.index_blocks.set(num_blocks as f64);
+        let accounts = accounts.figures();
+        let is_shared = accounts.has_store && accounts.mode == Mode::Store;
+        self.store_decides.set(f64::from(u8::from(is_shared)));
+        self.store_failures.set(accounts.num_failures as f64);
+    }
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    let counter = Counter::default();
+    registry.register(name, help, counter.clone());
+    counter
+}
+
+fn counters<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Family<Labels<N>, Counter> {
+    let family = Family::default();
+    registry.register(name, help, family.clone());
+    family
+}
+
+fn level(registry: &mut Registry, name: &str, help: &str) -> Level {
+    let gauge = Gauge::default();
+    registry.register(name, help, gauge.clone());
+    gauge
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_beyond_the_bound_share_a_label() {
+        let metrics = GatewayMetrics::new();
+        for number in 0..MAX_TENANT_LABELS + 50 {
+            metrics.request_ended(Some(&format!("t{number}")), "allowed", "ok");
+        }
+        metrics.request_ended(None, "denied", "no_credential");
+        assert_eq!(metrics.label(Some("t0")), "t0");
+        assert_eq!(metrics.label(Some("t249")), OTHER_TENANTS);
+        let mut text = String::new();
+        prometheus_text::encode(&mut text, &metrics.registry).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("kvasir_gateway_requests_total{"));
+        assert_eq!(lines.count(), MAX_TENANT_LABELS + 2);
+        assert!(text.contains("tenant=\"_other\",decision=\"allowed\",reason=\"ok\"} 50"));
+    }
+}

@@ -1,0 +1,296 @@
+//! Sends a request to an engine, and elsewhere if that fails before its first token.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::types::{Error, ErrorCode, GenerateRequest, SequenceOutput};
+use kvasir_client::{EngineClient, GrpcClient, OutputStream};
+use kvasir_edge::Source;
+use kvasir_edge::pipeline::engine_error;
+use kvasir_gateway_core::routing::{EngineFailure, EngineId, NoEngine, Outcome, Retry, RouteRequest, Ticket};
+use kvasir_gateway_core::waiting::{Refusal, Waiter};
+
+use super::{Pool, RevisionModel, Turn};
+
+/// A request with everything that its choice of an engine looks at.
+pub(crate) struct Job<'a> {
+    pub(crate) model: &'a RevisionModel,
+    pub(crate) request: GenerateRequest,
+    pub(crate) hashes: Vec<u64>,
+    pub(crate) session: Option<u64>,
+    pub(crate) random: u64,
+    /// How it waits.
+    pub(crate) waiter: Waiter,
+}
+
+/// A request that has begun to be answered.
+pub(crate) struct Begun {
+    pub(crate) first: SequenceOutput,
+    pub(crate) rest: OutputStream,
+    pub(crate) place: Running,
+}
+
+/// A request's place at its engine. Dropped, its client has left.
+pub(crate) struct Running {
+    pool: Arc<Pool>,
+    pub(crate) client: Arc<GrpcClient>,
+    ticket: Option<Ticket>,
+    /// Where it runs, for the audit log.
+    pub(crate) engine: String,
+    /// Blocks that the engine was thought to have cached.
+    pub(crate) overlap_blocks: u32,
+    /// Engines that it was sent to.
+    pub(crate) attempts: u32,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// It was sent away from the door.
+    SentAway(Refusal),
+    /// Every engine has failed it.
+    AllTried,
+    /// The engine refused or failed it, and it isn't tried elsewhere.
+    Engine {
+        error: Error,
+        failure: Option<EngineFailure>,
+    },
+}
+
+/// Sends a request until an engine begins to answer it.
+pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun, Failed> {
+    let mut excluded: Vec<EngineId> = Vec::new();
+    let mut attempts = 0;
+    let mut last_failure = None;
+    pool.lock().budget.request();
+    loop {
+        let revision = &job.model.revision;
+        let turn = match pool.turn(job.waiter.clone(), Some(revision)).await {
+            Ok(turn) => turn,
+            Err(refusal) => return Err(last_failure.unwrap_or(Failed::SentAway(refusal))),
+        };
+        let (mut place, engine_id) = match choose(pool, &job, &excluded, turn) {
+            Ok(chosen) => chosen,
+            // It has failed the others: nothing to wait for.
+            Err(NoEngine::AllTried) => {
+                return Err(last_failure.unwrap_or(Failed::AllTried));
+            }
+            // Between turn and choice the last engine went; the next turn waits or is refused.
+            Err(NoEngine::NoneKnown | NoEngine::AllDraining | NoEngine::AllEjected) => continue,
+        };
+        attempts += 1;
+        place.attempts = attempts;
+        let error = match first_output(pool, &place.client, &job.request).await {
+            Ok((first, rest)) => {
+                place.begun();
+                return Ok(Begun { first, rest, place });
+            }
+            Err(error) => error,
+        };
+        let Some(failure) = failure_of(&error) else {
+            place.finish(Outcome::Completed);
+            return Err(Failed::Engine { error, failure: None });
+        };
+        place.finish(Outcome::Failed(failure));
+        pool.metrics.engine_failed(failure);
+        let retry = pool.lock().budget.retry(failure, false, attempts);
+        tracing::info!(
+            engine = place.engine,
+            code = failure.code(),
+            ?retry,
+            reason = error.message,
+            "an engine failed a request"
+        );
+        let failed = Failed::Engine {
+            error,
+            failure: Some(failure),
+        };
+        if retry != Retry::Elsewhere {
+            return Err(failed);
+        }
+        pool.metrics.retried();
+        excluded.push(engine_id);
+        last_failure = Some(failed);
+        job.random = job.random.rotate_left(7).wrapping_add(1);
+    }
+}
+
+fn choose(
+    pool: &Arc<Pool>,
+    job: &Job<'_>,
+    excluded: &[EngineId],
+    turn: Turn,
+) -> Result<(Running, EngineId), NoEngine> {
+    let now = pool.clock.now();
+    let request = RouteRequest {
+        revision: &job.model.revision,
+        prompt_tokens: u32::try_from(job.request.prompt_token_ids.len()).unwrap_or(u32::MAX),
+        hashes: &job.hashes,
+        session: job.session,
+        excluded,
+        random: job.random,
+    };
+    let chosen = pool.lock().choose(&request, now);
+    // The turn ends after the counters have risen, so that nobody is let in twice for one seat.
+    drop(turn);
+    let (choice, client) = chosen?;
+    let place = Running {
+        pool: Arc::clone(pool),
+        client,
+        engine: choice.address.to_string(),
+        overlap_blocks: choice.overlap_blocks,
+        attempts: 0,
+        ticket: Some(choice.ticket),
+    };
+    Ok((place, choice.engine))
+}
+
+/// The first output that shows that the engine works on the request.
+async fn first_output(
+    pool: &Pool,
+    client: &GrpcClient,
+    request: &GenerateRequest,
+) -> Result<(SequenceOutput, OutputStream), Error> {
+    let patience = pool.reach.first_token_timeout;
+    let first = async {
+        let mut outputs = client.generate(request.clone()).await?;
+        let lost = || kvasir_client::refusal(ErrorCode::Unavailable, "the engine ended the request early");
+        let first = outputs.next().await.ok_or_else(lost)?;
+        match first.finish.as_ref().and_then(|finish| finish.error.clone()) {
+            Some(error) if first.token_ids.is_empty() => Err(error),
+            _ => Ok((first, outputs)),
+        }
+    };
+    match tokio::time::timeout(patience, first).await {
+        Ok(first) => first,
+        Err(_) => Err(Error {
+            param: FIRST_TOKEN.to_owned(),
+            ..kvasir_client::refusal(
+                ErrorCode::Unavailable,
+                format!("no first token came within {patience:?}"),
+            )
+        }),
+    }
+}
+
+/// Marks our own error among those of engines.
+const FIRST_TOKEN: &str = "first token";
+
+/// What an error says of the engine; nothing if the request was at fault.
+fn failure_of(error: &Error) -> Option<EngineFailure> {
+    match error.code() {
+        ErrorCode::InvalidRequest | ErrorCode::SlowClient => None,
+        ErrorCode::QueueFull => Some(EngineFailure::Overloaded),
+        ErrorCode::Draining => Some(EngineFailure::ShuttingDown),
+        ErrorCode::Internal | ErrorCode::Unspecified => Some(EngineFailure::Internal),
+        ErrorCode::Unavailable if error.param == FIRST_TOKEN => Some(EngineFailure::FirstTokenTimeout),
+        ErrorCode::Unavailable => Some(EngineFailure::ConnectionLost),
+    }
+}
+
+impl Running {
+    fn begun(&mut self) {
+        let now = self.pool.clock.now();
+        if let Some(ticket) = &mut self.ticket {
+            self.pool.lock().router.begun(ticket, now);
+        }
+    }
+
+    /// The request has ended there.
+    pub(crate) fn finish(&mut self, outcome: Outcome) {
+        let Some(ticket) = self.ticket.take() else {
+            return;
+        };
+        let now = self.pool.clock.now();
+        let mut core = self.pool.lock();
+        core.router.finish(ticket, outcome, now);
+        core.usher(now);
+    }
+
+    /// The error that ended a request which had begun.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        match failure_of(error) {
+            Some(failure) => {
+                self.pool.metrics.engine_failed(failure);
+                self.finish(Outcome::Failed(failure));
+            }
+            None => self.finish(Outcome::Completed),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.finish(Outcome::ClientLeft);
+    }
+}
+
+impl Failed {
+    /// The stable code for the audit log and metrics.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::SentAway(refusal) => refusal.code(),
+            Self::AllTried => "no_engine",
+            Self::Engine { failure: None, .. } => "refused_by_engine",
+            Self::Engine {
+                failure: Some(failure),
+                ..
+            } => failure.code(),
+        }
+    }
+
+    /// What the client reads. Where engines are and how they failed is for the log.
+    pub(crate) fn answer(&self) -> ApiError {
+        match self {
+            Self::SentAway(refusal) => refused(*refusal),
+            Self::AllTried => ApiError::new(
+                ErrorKind::Unavailable,
+                "no engine is free for this request; try again later",
+            ),
+            Self::Engine { error, failure, .. } => match failure {
+                None | Some(EngineFailure::Overloaded | EngineFailure::Internal) => engine_error(error),
+                Some(EngineFailure::FirstTokenTimeout) => {
+                    ApiError::new(ErrorKind::Timeout, "the engine didn't begin to answer in time")
+                }
+                Some(_) => ApiError::new(
+                    ErrorKind::Unavailable,
+                    "the engine was lost before it answered; try again",
+                ),
+            },
+        }
+    }
+}
+
+/// What the client reads of a refusal at the door.
+pub(crate) fn refused(refusal: Refusal) -> ApiError {
+    let kind = if refusal.status() == 429 {
+        ErrorKind::RateLimited
+    } else {
+        ErrorKind::Unavailable
+    };
+    let message = match refusal {
+        Refusal::NoEngine => "no engine serves this model now; try again later",
+        Refusal::HoldEnded => "no engine came up in time; try again later",
+        Refusal::WaitEnded => "all engines were busy for too long; try again later",
+        Refusal::RoomFull => "too many requests wait already; try again later",
+        Refusal::TenantsPartFull => "too many of your requests wait already; try again later",
+    };
+    ApiError::new(kind, message)
+}
+
+/// Stands where a request's own source will be.
+pub(super) struct NoSource;
+
+#[async_trait]
+impl Source for NoSource {
+    async fn generate(&self, _request: GenerateRequest) -> Result<OutputStream, ApiError> {
+        Err(ApiError::new(
+            ErrorKind::Internal,
+            "this request came by no visit",
+        ))
+    }
+
+    fn abort(&self, _request_id: &str, _index: Option<u32>) {}
+}

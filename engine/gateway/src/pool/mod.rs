@@ -1,0 +1,206 @@
+//! The engines of a service, and the requests that run there or wait for them.
+//!
+//! One lock holds all state of the decisions ([`core`]); whatever happens is told to it and answered by it. A task for each engine
+//! ([`link`]) connects, reads its load and cache news and tells of its end. [`dispatch`] sends one request, elsewhere again if that makes
+//! sense, and [`metered`] counts what comes back.
+
+mod core;
+mod dial;
+pub(crate) mod dispatch;
+mod feed;
+mod link;
+mod metered;
+mod model;
+mod turn;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvasir_client::types::ModelInfo;
+use kvasir_edge::{EdgeConfig, Figures};
+use kvasir_gateway_core::routing::{EngineView, Revision};
+use kvasir_gateway_core::waiting::{Refusal, Signal, Waiter};
+use kvasir_tls::ClientTls;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+pub(crate) use self::metered::{Metered, Tally};
+pub(crate) use self::model::RevisionModel;
+pub(crate) use self::turn::Turn;
+
+use self::core::Core;
+use crate::clock::Clock;
+use crate::discovery::{Target, Targets};
+use crate::metrics::GatewayMetrics;
+use crate::settings::Settings;
+
+/// How often queues and engines are looked at without a reason.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How engines are reached.
+#[derive(Clone)]
+pub(crate) struct Reach {
+    /// Mutual TLS; `None` where engines are on loopback.
+    pub(crate) tls: Option<Arc<ClientTls>>,
+    /// Longest wait for a connection.
+    pub(crate) connect_timeout: Duration,
+    /// Longest wait for a request's first token.
+    pub(crate) first_token_timeout: Duration,
+}
+
+/// The engines of a service.
+pub(crate) struct Pool {
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<GatewayMetrics>,
+    state: Mutex<Core>,
+    reach: Reach,
+    /// How text is made, the same for all revisions.
+    edge: EdgeConfig,
+    figures: Figures,
+    /// Held while text assets are loaded, so that engines that come at once load them once.
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        settings: &Settings,
+        reach: Reach,
+        edge: EdgeConfig,
+        figures: Figures,
+        metrics: Arc<GatewayMetrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            clock: Clock::start(),
+            metrics,
+            state: Mutex::new(Core::new(settings)),
+            reach,
+            edge,
+            figures,
+            loading: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Follows targets until it's dropped.
+    pub(crate) fn follow(self: &Arc<Self>, targets: watch::Receiver<Targets>) -> AbortOnDropHandle<()> {
+        let pool = Arc::clone(self);
+        AbortOnDropHandle::new(tokio::spawn(async move { pool.run(targets).await }))
+    }
+
+    /// Takes over what of new settings concerns engines and queues.
+    pub(crate) fn apply(&self, settings: &Settings) {
+        let now = self.clock.now();
+        let mut core = self.lock();
+        core.apply(settings);
+        core.usher(now);
+    }
+
+    /// Text and hashes for a request: those of a revision whose turn it is, of the usable ones, or of any known one while none is usable.
+    pub(crate) fn pick(&self, session: Option<u64>) -> Option<Arc<RevisionModel>> {
+        let now = self.clock.now();
+        self.lock().pick(session, now)
+    }
+
+    /// What a known revision serves; none while no engine has told.
+    pub(crate) fn model_info(&self) -> Option<Arc<ModelInfo>> {
+        self.lock().any_model().map(|model| Arc::clone(&model.info))
+    }
+
+    /// Whether requests may be sent here: an engine is usable, or they may be parked.
+    pub(crate) fn is_ready(&self) -> bool {
+        let now = self.clock.now();
+        self.lock().is_ready(now)
+    }
+
+    /// All engines, for figures.
+    pub(crate) fn engines(&self) -> Vec<EngineView> {
+        let now = self.clock.now();
+        self.lock().views(now)
+    }
+
+    /// What waits.
+    pub(crate) fn waiting(&self) -> Signal {
+        let now = self.clock.now();
+        self.lock().signal(now)
+    }
+
+    /// Waits until the request may go on.
+    ///
+    /// # Errors
+    /// It's sent away.
+    pub(crate) async fn turn(
+        self: &Arc<Self>,
+        waiter: Waiter,
+        revision: Option<&Revision>,
+    ) -> Result<Turn, Refusal> {
+        turn::wait(self, waiter, revision).await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        // Every change under the lock is complete before anything that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn run(self: Arc<Self>, mut targets: watch::Receiver<Targets>) {
+        let mut links: BTreeMap<SocketAddr, Link> = BTreeMap::new();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        self.update(&mut links, &targets.borrow_and_update().clone());
+        loop {
+            tokio::select! {
+                changed = targets.changed() => {
+                    if changed.is_err() {
+                        // Whoever followed the source is gone; what is known stays.
+                        std::future::pending::<()>().await;
+                    }
+                    let known = targets.borrow_and_update().clone();
+                    self.update(&mut links, &known);
+                }
+                _ = tick.tick() => {
+                    let now = self.clock.now();
+                    self.lock().tick(now);
+                }
+            }
+        }
+    }
+
+    /// Opens and closes links so that there is one for each target.
+    fn update(self: &Arc<Self>, links: &mut BTreeMap<SocketAddr, Link>, targets: &Targets) {
+        links.retain(|address, _| targets.all.iter().any(|target| target.address == *address));
+        for target in targets.all.iter() {
+            if let Some(link) = links.get(&target.address)
+                && link.is_same_engine(target)
+            {
+                link.target.send_if_modified(|known| {
+                    let is_new = known != target;
+                    known.clone_from(target);
+                    is_new
+                });
+                continue;
+            }
+            let (sender, receiver) = watch::channel(target.clone());
+            let running = tokio::spawn(link::run(Arc::clone(self), receiver));
+            links.insert(
+                target.address,
+                Link {
+                    target: sender,
+                    _task: AbortOnDropHandle::new(running),
+                },
+            );
+        }
+    }
+}
+
+/// The task of one engine.
+struct Link {
+    target: watch::Sender<Target>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Link {
+    /// Whether the address still leads to the same pod.
+    fn is_same_engine(&self, target: &Target) -> bool {
+        self.target.borrow().pod_uid == target.pod_uid
+    }
+}

@@ -1,0 +1,239 @@
+//! The configuration file and everything that it names, looked at again and again: a new version is taken over while requests run, one that
+//! can't be used changes nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use kvasir_config::gateway::{GatewayConfig, GatewayFaults, parse_gateway};
+use kvasir_tls::{ClientTls, Reload, Reloadable, ServerTls};
+use sha2::{Digest, Sha256};
+
+use crate::discovery::Discovery;
+use crate::door::Live;
+use crate::metrics::GatewayMetrics;
+use crate::pool::Pool;
+use crate::settings::{Settings, SettingsError};
+use crate::store::Accounts;
+
+/// How often files are looked at. A cluster swaps links to change them, which some file systems don't announce.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Largest configuration file, in bytes; what is larger isn't even read.
+const MAX_CONFIG_BYTES: u64 = 4 << 20;
+
+/// Why a configuration can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file can't be read.
+    #[error("can't read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is too large.
+    #[error("{} has more than {MAX_CONFIG_BYTES} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It says something that can't be.
+    #[error("{} can't be used:\n{source}", path.display())]
+    Faults {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: GatewayFaults,
+    },
+    /// A file that it names can't be used.
+    #[error("{} can't be used: {source}", path.display())]
+    Settings {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: SettingsError,
+    },
+}
+
+/// A configuration in effect, and what it was read from.
+pub(crate) struct ConfigFile {
+    path: PathBuf,
+    pub(crate) config: GatewayConfig,
+    pub(crate) settings: Settings,
+    /// Of all contents.
+    digest: [u8; 32],
+}
+
+impl ConfigFile {
+    /// Reads the file and those that it names.
+    ///
+    /// # Errors
+    /// One of them can't be used.
+    pub(crate) fn read(path: &Path) -> Result<Self, LoadError> {
+        let yaml = read(path)?;
+        let config = parse_gateway(&yaml).map_err(|source| LoadError::Faults {
+            path: path.to_owned(),
+            source,
+        })?;
+        // The digest first: what changes meanwhile is seen as a change at the next look.
+        let digest = digest(&yaml, &config);
+        let settings = Settings::load(&config).map_err(|source| LoadError::Settings {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            config,
+            settings,
+            digest,
+        })
+    }
+
+    /// What requests are decided by.
+    pub(crate) fn live(&self) -> Live {
+        Live {
+            settings: self.settings.clone(),
+            names: self.config.served_model_names.clone().into(),
+            reviewer: None,
+        }
+    }
+}
+
+/// Takes over what changes.
+pub(crate) struct Reloader {
+    pub(crate) file: ConfigFile,
+    pub(crate) live: Arc<ArcSwap<Live>>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) accounts: Accounts,
+    pub(crate) metrics: Arc<GatewayMetrics>,
+    /// Follows engines for as long as it's held.
+    pub(crate) _discovery: Discovery,
+    pub(crate) server_tls: Option<Arc<ServerTls>>,
+    pub(crate) engine_tls: Option<Arc<ClientTls>>,
+}
+
+impl Reloader {
+    /// Looks at the files until it's dropped.
+    pub(crate) async fn run(mut self) {
+        // A version that was refused is reported once.
+        let mut last_seen = self.file.digest;
+        loop {
+            self.follow_certificates().await;
+            tokio::time::sleep(INTERVAL).await;
+            let path = self.file.path.clone();
+            let looked = tokio::task::spawn_blocking(move || look(&path, last_seen)).await;
+            let Ok(Some((digest, read))) = looked else {
+                continue;
+            };
+            last_seen = digest;
+            match read {
+                Ok(file) => self.take_over(file),
+                Err(error) => {
+                    self.metrics.reloaded(false);
+                    tracing::error!(%error, "the changed configuration can't be used; the old one stays");
+                }
+            }
+        }
+    }
+
+    fn take_over(&mut self, file: ConfigFile) {
+        let needs_restart = |what: &str| {
+            tracing::warn!("{what} changed; that takes effect at the next start");
+        };
+        let (old, new) = (&self.file.config, &file.config);
+        if (old.listen, old.operations_listen) != (new.listen, new.operations_listen) {
+            needs_restart("an address to listen on");
+        }
+        if format!("{:?}{:?}{:?}", old.tls, old.engines, old.limits.store)
+            != format!("{:?}{:?}{:?}", new.tls, new.engines, new.limits.store)
+        {
+            needs_restart("TLS, where engines are, or the limit store");
+        }
+        if format!("{:?}", old.routing) != format!("{:?}", new.routing)
+            || old.waiting.capacity != new.waiting.capacity
+        {
+            needs_restart("routing or the number of requests that wait");
+        }
+        self.accounts.set_replicas(file.settings.replicas);
+        self.pool.apply(&file.settings);
+        let live = file.live();
+        self.accounts
+            .retain(|tenant| live.settings.policy.tenants.contains_key(tenant));
+        self.live.store(Arc::new(live));
+        self.file = file;
+        self.metrics.reloaded(true);
+        tracing::info!(path = %self.file.path.display(), tenants = self.file.config.tenants.len(), "a new configuration is in effect");
+    }
+
+    async fn follow_certificates(&self) {
+        if let Some(tls) = &self.server_tls {
+            self.poll("server", tls).await;
+        }
+        if let Some(tls) = &self.engine_tls {
+            self.poll("engines", tls).await;
+        }
+    }
+
+    async fn poll<S>(&self, which: &str, tls: &Arc<Reloadable<S>>)
+    where
+        S: kvasir_tls::Source + Send + Sync + 'static,
+        S::Config: Send + Sync,
+    {
+        let polled = Arc::clone(tls);
+        match tokio::task::spawn_blocking(move || polled.poll()).await {
+            Ok(Reload::Unchanged) => {}
+            Ok(Reload::Reloaded) => tracing::info!(which, "took over new certificates"),
+            Ok(Reload::Refused(error)) => {
+                tracing::error!(which, %error, "the changed certificates can't be used; the old ones stay");
+            }
+            Err(error) => tracing::error!(which, %error, "looking at the certificates failed"),
+        }
+        if let Some(not_after) = tls.not_after() {
+            self.metrics.certificate_end(which, not_after);
+        }
+    }
+}
+
+/// The digest of what is there now and what it means, if it isn't what was seen last.
+fn look(path: &Path, last_seen: [u8; 32]) -> Option<([u8; 32], Result<ConfigFile, LoadError>)> {
+    let read = ConfigFile::read(path);
+    let digest = match &read {
+        Ok(file) => file.digest,
+        // What can't be read at all has no content; its text tells one fault from another.
+        Err(error) => Sha256::digest(error.to_string().as_bytes()).into(),
+    };
+    (digest != last_seen).then_some((digest, read))
+}
+
+fn read(path: &Path) -> Result<String, LoadError> {
+    let failed = |source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if metadata.len() > MAX_CONFIG_BYTES {
+        return Err(LoadError::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    std::fs::read_to_string(path).map_err(failed)
+}
+
+/// Over the text and the contents of the files that it names and that requests are decided by.
+fn digest(yaml: &str, config: &GatewayConfig) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut put = |content: &[u8]| {
+        hash.update((content.len() as u64).to_le_bytes());
+        hash.update(content);
+    };
+    put(yaml.as_bytes());
+    let key_sets = config.auth.jwt.iter().filter_map(|jwt| jwt.jwks.file.as_ref());
+    let files = config.auth.api_keys.files.iter().chain(key_sets);
+    for file in files.chain([&config.cache_salt.secret_file]) {
+        put(&std::fs::read(file).unwrap_or_default());
+    }
+    hash.finalize().into()
+}
