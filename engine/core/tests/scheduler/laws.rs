@@ -5,8 +5,8 @@
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    AdapterId, BlockEventDetail, Deferral, FinishReason, KvGroup, Micros, Order, Policies, Request,
-    RequestOptions, SchedulerConfig, SeqId, StopConditions, TenantId, Victim,
+    AdapterId, BlockEventDetail, Deferral, Event, FinishReason, KvGroup, Micros, Order, PENDING_TOKEN,
+    Policies, Request, RequestOptions, SchedulerConfig, SeqId, StopConditions, TenantId, Victim,
 };
 use proptest::prelude::*;
 
@@ -327,35 +327,39 @@ fn the_generated_runs_reach_every_interesting_state() {
 
     let mut runner = TestRunner::new(ProptestConfig::default());
     let strategy = (setup(), proptest::collection::vec(action(), 0..100));
-    let (mut preempted, mut shared, mut chunked, mut aborted, mut failed) = (0, 0, 0, 0, 0);
-    let (mut late, mut copied, mut pending) = (0, 0, 0);
-    for _ in 0..200 {
+    let mut reached = [0_u32; 8];
+    for _ in 0..2000 {
         let (setup, actions) = strategy.new_tree(&mut runner).expect("a case").current();
         let engine = run(setup, actions).expect("the laws hold");
-        let stats = engine.scheduler.stats();
-        preempted += u32::from(stats.num_preemptions > 0);
-        shared += u32::from(stats.prefix_cache_hits > 0);
-        chunked += u32::from(
-            engine
-                .plans
-                .iter()
-                .flat_map(|plan| &plan.seqs)
-                .any(|seq| !seq.samples),
-        );
-        let ended = |wanted| {
-            engine.events.iter().any(|event| matches!(event, kvasir_engine_core::Event::Finished { reason, .. } if *reason == wanted))
-        };
-        aborted += u32::from(ended(FinishReason::Abort));
-        failed += u32::from(ended(FinishReason::Error));
-        late += u32::from(ended(FinishReason::Deadline));
-        copied += u32::from(engine.plans.iter().any(|plan| !plan.copies.is_empty()));
-        pending += u32::from(
-            engine
-                .plans
-                .iter()
-                .any(|plan| plan.tokens.contains(&kvasir_engine_core::PENDING_TOKEN)),
-        );
+        for (runs, is_reached) in reached.iter_mut().zip(interesting(&engine)) {
+            *runs += u32::from(is_reached);
+        }
+        if reached.iter().all(|&runs| runs >= 5) {
+            return;
+        }
     }
-    let reached = [preempted, shared, chunked, aborted, failed, late, copied, pending];
-    assert!(reached.iter().all(|&runs| runs >= 5), "of 200 runs: {reached:?}");
+    panic!("the generator reaches too little: {reached:?}");
+}
+
+/// Preempted, shared, cut into chunks, aborted, failed, late, copied, planned ahead of a token.
+fn interesting(engine: &Engine) -> [bool; 8] {
+    let stats = engine.scheduler.stats();
+    let parts = || engine.plans.iter().flat_map(|plan| &plan.seqs);
+    let ended = |wanted: FinishReason| {
+        let is_end = |event: &Event| matches!(event, Event::Finished { reason, .. } if *reason == wanted);
+        engine.events.iter().any(is_end)
+    };
+    [
+        stats.num_preemptions > 0,
+        stats.prefix_cache_hits > 0,
+        parts().any(|seq| !seq.samples),
+        ended(FinishReason::Abort),
+        ended(FinishReason::Error),
+        ended(FinishReason::Deadline),
+        engine.plans.iter().any(|plan| !plan.copies.is_empty()),
+        engine
+            .plans
+            .iter()
+            .any(|plan| plan.tokens.contains(&PENDING_TOKEN)),
+    ]
 }
