@@ -7,12 +7,17 @@ use crate::layer::Layer;
 use crate::options::Spec;
 use crate::source::Source;
 use crate::suggest::closest;
+use crate::yaml::check_yaml;
 
 /// Reads the text of a configuration file. Keys may be written with `_` for `-`, as in vLLM's files.
 ///
 /// # Errors
 /// If it isn't YAML, isn't a mapping, or has a key that isn't among `specs` or a value that isn't a scalar or list of scalars.
 pub fn file_layer(text: &str, path: &str, specs: &[Spec]) -> Result<Layer, ConfigError> {
+    check_yaml(text).map_err(|refusal| ConfigError::FileSyntax {
+        path: path.to_owned(),
+        reason: refusal.to_string(),
+    })?;
     let document: Yaml = serde_yaml::from_str(text).map_err(|error| ConfigError::FileSyntax {
         path: path.to_owned(),
         reason: error.to_string(),

@@ -25,6 +25,7 @@ mod sections;
 mod source;
 mod suggest;
 mod value;
+mod yaml;
 
 pub use address::{LocalAddress, is_loopback_host};
 pub use bytes::{ByteCount, Count};
@@ -42,6 +43,7 @@ pub use sections::{EngineConfig, GrpcConfig, HttpConfig, ModelConfig, ProcessCon
 pub use source::{Setting, Source};
 pub use suggest::closest;
 pub use value::Value;
+pub use yaml::{YamlRefusal, check_yaml};
 
 #[cfg(test)]
 mod tests;

@@ -79,14 +79,17 @@ section! {
         "async-scheduling" => async_scheduling: bool = false, "",
             "Plan a step while the one before runs";
         "stall-timeout" => stall_timeout: Seconds = seconds(300), "SECONDS",
-            "Longest time without progress before the requests of a step fail; the limit is lower where steps usually take less";
+            "Longest time without progress before the requests of a step fail; the limit is lower where steps usually take less, and four \
+             times what they take where that is more, up to 300 s";
         "record-inputs" => record_inputs: u32 = 0, "COUNT",
             "Last inputs of the scheduler to keep for `kvasir replay`; 0 keeps none";
         "dump-dir" => dump_dir: Option<PathBuf> = None, "DIR",
             "Folder for dumps of the engine's state, on stalls and on SIGUSR1; they hold token ids of prompts";
         "kv-events-config" => kv_events_config: KvEvents = KvEvents(None), "JSON",
-            "Publish KV events over ZeroMQ in vLLM's format, tokens of all prompts included: JSON as vLLM's, on loopback \
-             unless an endpoint is given";
+            "Publish KV events over ZeroMQ in vLLM's format, tokens of all prompts included: JSON with enable_kv_cache_events, \
+             publisher (zmq or null), endpoint (on loopback unless given), bind (listen on it or connect to it), replay_endpoint, \
+             buffer_steps, hwm, max_queue_size, topic and int_block_hashes, for example \
+             {\"enable_kv_cache_events\": true, \"replay_endpoint\": \"tcp://127.0.0.1:5558\"}";
         "instance-id" => instance_id: Option<String> = None, "ID",
             "Name of this process for readers of its cache and load news, for example its pod's uid [default: a random one]";
         "revision-name" => revision_name: Option<String> = None, "NAME",
@@ -120,7 +123,7 @@ section! {
         "enable-request-id-headers" => enable_request_id_headers: bool = false, "",
             "Echo X-Request-Id";
         "enable-debug-dump" => enable_debug_dump: bool = false, "",
-            "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts";
+            "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts; every API key opens it";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
             "Comment line after this much silence in a stream; 0 is never";
     }

@@ -1,5 +1,6 @@
 //! New API keys, and the files that keep their digests.
 
+use kvasir_config::check_yaml;
 use kvasir_config::gateway::ApiKeyConfig;
 use kvasir_gateway_core::auth::{GeneratedKey, KEY_ENTROPY_BYTES, generate_key};
 use kvasir_gateway_core::names::TenantName;
@@ -52,6 +53,10 @@ pub fn new_key(tenant: TenantName, expires: Option<UnixSeconds>) -> NewKey {
 /// # Errors
 /// The text isn't such a list.
 pub fn parse_key_file(yaml: &str) -> Result<Vec<ApiKeyConfig>, KeyFileError> {
+    check_yaml(yaml).map_err(|refusal| KeyFileError {
+        line: refusal.line,
+        column: refusal.column,
+    })?;
     let keys: Vec<ApiKeyConfig> = serde_yaml::from_str(yaml).map_err(|error| {
         let place = error.location();
         KeyFileError {

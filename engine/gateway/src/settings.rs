@@ -9,6 +9,7 @@ use kvasir_config::gateway::{
     ApiKeyConfig, AuthConfig, CertificateName, GatewayConfig, JwtConfig, Names, ReviewRuleConfig,
     RoutingPolicyConfig, ScopeConfig, TenantConfig, TokenReviewConfig,
 };
+use kvasir_files::{FileError, Limit};
 use kvasir_gateway_core::auth::{
     Anonymous, Authenticator, CertificateRules, Jwks, JwksError, JwtIssuer, JwtIssuerError, KeyDigest, KeyId,
     KeyRecord, KeyTable, KeyTableError, ReviewRule, ReviewRules, San, TenantFromClaims,
@@ -23,8 +24,11 @@ use kvasir_gateway_core::waiting::{DoorConfig, RoomConfig};
 
 use crate::keys::{KeyFileError, parse_key_file};
 
-/// Largest file that a configuration names, in bytes.
-const MAX_FILE_BYTES: usize = 16 << 20;
+/// For key files and key sets: a hundred thousand keys take this much.
+const LIMIT: Limit = Limit {
+    max_bytes: 16 << 20,
+    advice: "is it the right file?",
+};
 
 /// How long a request waits before it may go out of turn, as a part of the longest wait.
 const PATIENCE_PART: u32 = 6;
@@ -57,22 +61,9 @@ pub struct Settings {
 /// Why a configuration can't be put into effect.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A file can't be read.
-    #[error("{} can't be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file is too large.
-    #[error("{} has {num_bytes} bytes, more than {MAX_FILE_BYTES}", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        num_bytes: usize,
-    },
+    /// A file can't be read, or is too large.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A key file isn't a list of keys.
     #[error("{}: {source}", path.display())]
     KeyFile {
@@ -332,15 +323,5 @@ fn name(name: &str) -> Result<TenantName, SettingsError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, SettingsError> {
-    let content = std::fs::read(path).map_err(|source| SettingsError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    if content.len() > MAX_FILE_BYTES {
-        return Err(SettingsError::TooLarge {
-            path: path.to_owned(),
-            num_bytes: content.len(),
-        });
-    }
-    Ok(content)
+    Ok(kvasir_files::read(path, LIMIT)?)
 }

@@ -239,7 +239,7 @@ fn files_that_cannot_be_used_are_named() {
         let error = Settings::load(&parse_gateway(&yaml(folder.path())).unwrap())
             .unwrap_err()
             .to_string();
-        assert!(error.contains(file) && error.contains("can't be read"), "{error}");
+        assert!(error.contains(file) && error.contains("can't read"), "{error}");
     }
 }
 

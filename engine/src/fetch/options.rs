@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kvasir_files::Limit;
+
 use super::FetchError;
 
 /// The hub when `HF_ENDPOINT` says nothing else.
@@ -89,7 +91,7 @@ impl FetchOptions {
             (user_cache.map(|dir| dir.join("kvasir/models")), hub_cache)
         };
         let token_file = path("HF_TOKEN_PATH").or_else(|| Some(hf_home?.join("token")));
-        let token = text("HF_TOKEN").or_else(|| std::fs::read_to_string(token_file?).ok());
+        let token = text("HF_TOKEN").or_else(|| kvasir_files::read_text(&token_file?, Limit::SMALL).ok());
         Ok(Self {
             cache_dir: cache_dir.ok_or(FetchError::NoCacheDirectory)?,
             hub_cache: hub_cache.ok_or(FetchError::NoCacheDirectory)?,

@@ -1,10 +1,9 @@
 //! Why a model can't be served.
 
-use std::path::PathBuf;
-
 use kvasir_backend_cpu::CpuBackendError;
 use kvasir_config::ConfigError;
 use kvasir_edge::EdgeError;
+use kvasir_files::FileError;
 use kvasir_model::ModelError;
 use kvasir_service::ServiceError;
 use kvasir_text::TextError;
@@ -31,15 +30,9 @@ pub enum LoadError {
     /// The tokenizer or its surroundings can't be used.
     #[error(transparent)]
     Text(Box<TextError>),
-    /// A file can't be read.
-    #[error("can't read {path}", path = .path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: std::io::Error,
-    },
+    /// A file of the model or its configuration can't be read.
+    #[error(transparent)]
+    File(FileError),
     /// The device can't be used.
     #[error("the CPU backend can't start")]
     Backend(#[source] CpuBackendError),

@@ -17,6 +17,7 @@ use kvasir_backend_cpu::{CpuBackend, CpuOptions};
 use kvasir_client::types::ModelInfo;
 use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig, SchedulerCompat, SchedulingPolicy};
 use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig};
+use kvasir_files::Limit;
 use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
 use kvasir_service::{CacheParts, Diagnostics, Engine, EngineSetup, ServiceLimits, StallLimits};
 use kvasir_weights::Checkpoint;
@@ -27,6 +28,7 @@ pub(crate) use executor::{LoadedExecutor, load_executor};
 use crate::fetch::{self, FetchOptions, LocalModel};
 use crate::memory::MemoryLimit;
 use crate::progress::Watcher;
+pub(crate) use sizes::check_block_size;
 use sizes::{Facts, Sizes};
 
 /// More alternatives per token than this would be answers of megabytes.
@@ -233,6 +235,7 @@ fn diagnostics(engine: &EngineConfig) -> Diagnostics {
         stall: StallLimits {
             floor: stall.floor.min(ceiling),
             ceiling,
+            patience: stall.patience.max(ceiling),
         },
         recorded_inputs: engine.record_inputs.value as usize,
         dump_dir: engine.dump_dir.value.clone(),
@@ -301,10 +304,13 @@ fn details(
     .collect()
 }
 
+/// For tokenizers, templates and generation configurations: the largest tokenizers have a tenth of this.
+const LIMIT: Limit = Limit {
+    max_bytes: 512 << 20,
+    advice: "is it the right file?",
+};
+
 /// Reads a file that a model or its configuration needs.
 fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
-    std::fs::read(path).map_err(|source| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    })
+    kvasir_files::read(path, LIMIT).map_err(LoadError::File)
 }

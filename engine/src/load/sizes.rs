@@ -130,7 +130,11 @@ fn wanted_len(model: &ModelConfig, facts: &Facts) -> Result<u32, ConfigError> {
     }
 }
 
-fn check_block_size(block_size: u32) -> Result<(), ConfigError> {
+/// Blocks are of a multiple of the kernels' step.
+///
+/// # Errors
+/// If they aren't.
+pub(crate) fn check_block_size(block_size: u32) -> Result<(), ConfigError> {
     if block_size.is_multiple_of(BLOCK_SIZE_STEP) && (1..=MAX_BLOCK_SIZE).contains(&block_size) {
         return Ok(());
     }

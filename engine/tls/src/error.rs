@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kvasir_files::FileError;
 use rustls::{CertificateError, Error, OtherError};
 
 use crate::names::NameMismatch;
@@ -22,24 +23,9 @@ pub fn explain(error: &std::io::Error) -> String {
 /// Why files make no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file can't be read.
-    #[error("{} can't be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A file is larger than any certificate or key.
-    #[error("{} has {num_bytes} bytes, more than {limit}: it should hold PEM certificates or a key", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        num_bytes: usize,
-        /// The largest size.
-        limit: usize,
-    },
+    /// A file can't be read, or is larger than any certificate or key.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file isn't PEM.
     #[error("{} is no PEM file: {source}", path.display())]
     Pem {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kvasir_files::Limit;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,8 +12,11 @@ use rustls::sign::CertifiedKey;
 use crate::error::TlsError;
 use crate::provider;
 
-/// Largest file, in bytes: a bundle of all public authorities has a quarter of this.
-const MAX_FILE_BYTES: usize = 1 << 20;
+/// A bundle of all public authorities has a quarter of this.
+const LIMIT: Limit = Limit {
+    max_bytes: 1 << 20,
+    advice: "it should hold PEM certificates or a key",
+};
 
 /// The content of some files at one time.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +27,7 @@ impl Contents {
     pub(crate) fn read(paths: &[&Path]) -> Result<Self, TlsError> {
         paths
             .iter()
-            .map(|path| read(path))
+            .map(|path| Ok(kvasir_files::read(path, LIMIT)?))
             .collect::<Result<_, _>>()
             .map(Self)
     }
@@ -100,19 +104,4 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
         });
     }
     Ok(certificates)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let content = std::fs::read(path).map_err(|source| TlsError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    if content.len() > MAX_FILE_BYTES {
-        return Err(TlsError::TooLarge {
-            path: path.to_owned(),
-            num_bytes: content.len(),
-            limit: MAX_FILE_BYTES,
-        });
-    }
-    Ok(content)
 }

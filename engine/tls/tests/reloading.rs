@@ -146,10 +146,10 @@ fn a_file_larger_than_any_bundle_is_refused() {
     assert!(
         matches!(
             error,
-            TlsError::TooLarge {
+            TlsError::File(kvasir_files::FileError::TooLarge {
                 num_bytes: 1_048_577,
                 ..
-            }
+            })
         ),
         "{error}"
     );

@@ -11,7 +11,6 @@
 //!   touches only pages outside the sample goes unseen, by accident (a flipped bit) or by intent.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -77,7 +76,7 @@ pub fn full_digest(path: &Path) -> Result<Digest, WeightsError> {
         path: path.to_owned(),
         source,
     };
-    let mut file = File::open(path).map_err(open)?;
+    let (mut file, _) = kvasir_files::open_regular(path).map_err(|error| open(error.into_io()))?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

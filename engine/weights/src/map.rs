@@ -7,9 +7,9 @@
 //! again, tensor bytes are plain numbers for which every bit pattern is valid, and our own downloads only ever put files
 //! in place by rename, which leaves an existing map on the old file.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use kvasir_files::{FileError, open_regular};
 use memmap2::Mmap;
 
 use crate::WeightsError;
@@ -28,15 +28,14 @@ impl MappedFile {
             path: path.to_owned(),
             source,
         };
-        let file = File::open(path).map_err(open)?;
-        let metadata = file.metadata().map_err(open)?;
-        if !metadata.is_file() {
-            return Err(WeightsError::NotAModel {
+        let (file, num_bytes) = open_regular(path).map_err(|error| match error {
+            FileError::NotRegular { .. } => WeightsError::NotAModel {
                 path: path.to_owned(),
                 reason: "it is not a regular file",
-            });
-        }
-        if metadata.len() == 0 {
+            },
+            other => open(other.into_io()),
+        })?;
+        if num_bytes == 0 {
             return Err(WeightsError::NotAModel {
                 path: path.to_owned(),
                 reason: "it is empty",

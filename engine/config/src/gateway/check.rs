@@ -2,10 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::Fault;
 use super::auth::{AuthConfig, JwtConfig, ReviewRuleConfig, TokenReviewConfig};
 use super::engines::{EnginesConfig, RevisionConfig, RoutingConfig};
+use super::fault::{Fault, quoted};
 use super::file::{GatewayConfig, TenantConfig, WaitingConfig};
+
+/// Tenants of one gateway.
+const MAX_TENANTS: usize = 10_000;
+
+/// Models or adapters that a tenant names.
+const MAX_NAMES: usize = 1000;
 
 /// Everything that is wrong.
 pub(super) fn faults(config: &GatewayConfig) -> Vec<Fault> {
@@ -55,7 +61,7 @@ impl<'a> Checker<'a> {
     fn tenant(&mut self, path: &str, name: &str) {
         let is_known = self.tenants.contains(name);
         self.require(is_known, path, || {
-            format!("there is no tenant {name:?} under tenants")
+            format!("there is no tenant {} under tenants", quoted(name))
         });
     }
 
@@ -89,18 +95,30 @@ impl<'a> Checker<'a> {
         self.require(!tenants.is_empty(), "tenants", || {
             "at least one tenant is needed, or nobody can be served".to_owned()
         });
+        self.require(tenants.len() <= MAX_TENANTS, "tenants", || {
+            format!(
+                "{} are more than {MAX_TENANTS}; each has figures of its own, so run several gateways",
+                tenants.len()
+            )
+        });
         let mut seen = BTreeSet::new();
         for (place, tenant) in tenants.iter().enumerate() {
             let path = |field: &str| format!("tenants[{place}].{field}");
             self.require(is_tenant_name(&tenant.name), &path("name"), || {
                 format!(
-                    "{:?} must be 1 to 63 of a-z, 0-9, - and ., with a letter or digit first and last",
-                    tenant.name
+                    "{} must be 1 to 63 of a-z, 0-9, - and ., with a letter or digit first and last",
+                    quoted(&tenant.name)
                 )
             });
             self.require(seen.insert(&tenant.name), &path("name"), || {
-                format!("{:?} is taken", tenant.name)
+                format!("{} is taken", quoted(&tenant.name))
             });
+            for (field, names) in [("models", &tenant.models), ("adapters", &tenant.adapters)] {
+                let num_names = names.len();
+                self.require(num_names <= MAX_NAMES, &path(field), || {
+                    format!("{num_names} names are more than {MAX_NAMES}; write '*' for all")
+                });
+            }
             let percent = u32::from(tenant.limits.queue_share_percent);
             self.in_range(&path("limits.queueSharePercent"), percent, 1..=100);
         }
@@ -124,7 +142,7 @@ impl<'a> Checker<'a> {
                 "must be 1 to 64 of a-z, 0-9 and -".to_owned()
             });
             self.require(ids.insert(&key.id), &path("id"), || {
-                format!("{:?} is taken", key.id)
+                format!("{} is taken", quoted(&key.id))
             });
             let is_digest = key.sha256.len() == 64 && key.sha256.bytes().all(|c| c.is_ascii_hexdigit());
             // The value isn't repeated: someone may have put the key itself here.
@@ -137,7 +155,7 @@ impl<'a> Checker<'a> {
         for (place, jwt) in auth.jwt.iter().enumerate() {
             let is_new = issuers.insert(&jwt.issuer);
             self.require(is_new, &format!("auth.jwt[{place}].issuer"), || {
-                format!("{:?} is taken", jwt.issuer)
+                format!("{} is taken", quoted(&jwt.issuer))
             });
             self.jwt(place, jwt);
         }
@@ -271,7 +289,7 @@ impl<'a> Checker<'a> {
             let path = format!("revisions[{place}].name");
             self.present(&path, &revision.name);
             self.require(seen.insert(&revision.name), &path, || {
-                format!("{:?} is taken", revision.name)
+                format!("{} is taken", quoted(&revision.name))
             });
         }
         let has_weight = revisions.is_empty() || revisions.iter().any(|revision| revision.weight > 0);

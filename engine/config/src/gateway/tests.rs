@@ -278,7 +278,7 @@ fn what_is_no_configuration_is_refused_without_a_panic() {
     ] {
         assert!(parse_gateway(text).is_err(), "{text:?}");
     }
-    let long = format!("{SMALL}{}", " ".repeat(MAX_FILE_BYTES));
+    let long = format!("{SMALL}{}", " ".repeat(MAX_GATEWAY_FILE_BYTES));
     assert!(
         parse_gateway(&long)
             .unwrap_err()
@@ -343,5 +343,112 @@ proptest! {
         if let Err(faults) = parse_gateway(&text) {
             prop_assert!(!faults.0.is_empty());
         }
+    }
+}
+
+#[test]
+fn a_file_that_multiplies_or_nests_is_refused_before_it_is_built() {
+    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..10 {
+        let before = format!("*a{}, ", level - 1).repeat(10);
+        writeln!(laughs, "a{level}: &a{level} [{before}]").unwrap();
+    }
+    for (yaml, named) in [
+        (laughs, "aliases"),
+        ("[".repeat(900_000), "nested more than 32 deep"),
+        (
+            " ".repeat(MAX_GATEWAY_FILE_BYTES + 1),
+            "1048577 bytes are more than 1048576",
+        ),
+    ] {
+        let text = parse_gateway(&yaml).unwrap_err().to_string();
+        assert!(text.contains(named), "{text}");
+    }
+}
+
+#[test]
+fn more_tenants_or_names_than_can_be_served_are_refused() {
+    let mut tenants = "[".to_owned();
+    for number in 0..10_001 {
+        write!(tenants, "{{name: t{number}}}, ").unwrap();
+    }
+    let found = faults(SMALL, "[{name: public}]", &format!("{tenants}{{name: public}}]"));
+    assert_eq!(found.len(), 1, "{}", found[0]);
+    assert!(
+        found[0].starts_with("tenants: 10002 are more than 10000"),
+        "{}",
+        found[0]
+    );
+    let names: Vec<String> = (0..1001).map(|number| format!("m{number}")).collect();
+    let found = faults(
+        SMALL,
+        "{name: public}",
+        &format!("{{name: public, models: [{}]}}", names.join(", ")),
+    );
+    assert_eq!(
+        found,
+        ["tenants[0].models: 1001 names are more than 1000; write '*' for all"]
+    );
+}
+
+#[test]
+fn a_long_list_of_faults_is_cut() {
+    let tenants = "{name: A}, ".repeat(30);
+    let yaml = SMALL.replace("{name: public}", &format!("{tenants}{{name: public}}"));
+    let text = parse_gateway(&yaml).unwrap_err().to_string();
+    assert_eq!(text.lines().count(), 21, "{text}");
+    assert!(text.ends_with("\nand 39 more"), "{text}");
+}
+
+#[test]
+fn what_a_file_says_is_quoted_without_its_control_characters_and_not_at_length() {
+    let long = "x".repeat(5000);
+    for (from, to) in [
+        ("name: public", "name: \"a\\e[31mb\\nc\\u202e\""),
+        ("name: public", "\"na\\e[31mme\": public"),
+        ("name: public", "name: public, weight: \"\\e[2J\""),
+        ("name: public", "name: public, models: \"\\e[2J\""),
+        ("name: public", format!("name: {long}").as_str()),
+        ("name: public", format!("{long}: public").as_str()),
+        ("name: public", format!("name: public, weight: {long}").as_str()),
+    ] {
+        let found = faults(SMALL, from, to);
+        for fault in &found {
+            assert!(
+                fault.chars().all(|c| !c.is_control() && c != '\u{202e}'),
+                "{fault:?}"
+            );
+            assert!(fault.len() < 1000, "{fault}");
+        }
+        assert!(!found.is_empty(), "{to}");
+    }
+}
+
+#[test]
+fn types_have_the_names_that_people_use() {
+    for (to, expected) in [
+        (
+            "name: public, weight: x",
+            "tenants[0].weight: found string \"x\", expected a positive whole number at line 3 column",
+        ),
+        (
+            "name: public, priority: 1.5",
+            "tenants[0].priority: found floating point `1.5`, expected a whole number at line",
+        ),
+        (
+            "name: public, limits: 5",
+            "tenants[0].limits: found integer `5`, expected a mapping at line",
+        ),
+        (
+            "name: public, scopes: 5",
+            "tenants[0].scopes: found integer `5`, expected a list at line",
+        ),
+        (
+            "name: [public]",
+            "tenants[0].name: found sequence, expected a text at line",
+        ),
+    ] {
+        let found = faults(SMALL, "name: public", to);
+        assert!(found[0].starts_with(expected), "{found:?}");
     }
 }

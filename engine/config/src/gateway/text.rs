@@ -7,6 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use super::fault::quoted;
+
 /// A list of names, or `"*"` for all.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Names {
@@ -23,6 +25,21 @@ pub enum CertificateName {
     Dns(String),
     /// A URI.
     Uri(String),
+}
+
+impl Names {
+    /// How many are named.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::All => 0,
+            Self::Only(names) => names.len(),
+        }
+    }
+
+    /// Whether none is allowed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for Names {
@@ -43,7 +60,8 @@ impl<'de> Deserialize<'de> for Names {
         match Raw::deserialize(deserializer)? {
             Raw::Text(text) if text == "*" => Ok(Self::All),
             Raw::Text(text) => Err(D::Error::custom(format!(
-                "{text:?} is neither a list of names nor \"*\" for all"
+                "{} is neither a list of names nor \"*\" for all",
+                quoted(&text)
             ))),
             Raw::List(names) if names.contains("*") => Err(D::Error::custom(
                 "\"*\" stands alone and not in a list: write \"*\" for all names",
@@ -60,7 +78,8 @@ impl<'de> Deserialize<'de> for CertificateName {
             Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(name.to_ascii_lowercase())),
             Some(("uri", uri)) if !uri.is_empty() => Ok(Self::Uri(uri.to_owned())),
             _ => Err(D::Error::custom(format!(
-                "{text:?} is no name in a certificate: write dns:NAME or uri:URI"
+                "{} is no name in a certificate: write dns:NAME or uri:URI",
+                quoted(&text)
             ))),
         }
     }

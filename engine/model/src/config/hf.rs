@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kvasir_backend::{Activation, DType};
+use kvasir_files::Limit;
 use kvasir_weights::Checkpoint;
 use serde_json::{Map, Value};
 
@@ -244,10 +245,16 @@ fn check_layer_types(fields: &mut Fields<'_>, num_layers: usize, sliding: bool) 
     )
 }
 
+/// Descriptions take some kilobytes; lists of layers that aren't quantized may take a megabyte.
+const LIMIT: Limit = Limit {
+    max_bytes: 16 << 20,
+    advice: "is it the model's config.json?",
+};
+
 fn read_object(path: &Path) -> Result<Map<String, Value>, ModelError> {
-    let bytes = std::fs::read(path).map_err(|source| ModelError::ReadConfig {
+    let bytes = kvasir_files::read(path, LIMIT).map_err(|error| ModelError::ReadConfig {
         path: path.to_owned(),
-        source,
+        source: error.into_io(),
     })?;
     serde_json::from_slice(&bytes).map_err(|error| ModelError::ParseConfig {
         path: path.to_owned(),

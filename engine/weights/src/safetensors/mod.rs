@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub use header::{Header, parse};
 pub use index::parse_index;
 
+use kvasir_files::{FileError, Limit};
+
 use crate::map::MappedFile;
 use crate::tensor::TensorEntry;
 use crate::{TensorView, WeightsError};
@@ -264,16 +266,18 @@ fn read_index(path: &Path) -> Result<Vec<u8>, WeightsError> {
         path: path.to_owned(),
         source,
     };
-    let len = std::fs::metadata(path).map_err(open)?.len();
-    if len > MAX_INDEX_BYTES {
-        let source = SafetensorsError::HeaderTooLong {
-            len,
-            limit: MAX_INDEX_BYTES,
-        };
-        return Err(WeightsError::Safetensors {
+    let limit = Limit {
+        max_bytes: MAX_INDEX_BYTES,
+        advice: "is it an index of safetensors files?",
+    };
+    kvasir_files::read(path, limit).map_err(|error| match error {
+        FileError::TooLarge { num_bytes: len, .. } => WeightsError::Safetensors {
             path: path.to_owned(),
-            source,
-        });
-    }
-    std::fs::read(path).map_err(open)
+            source: SafetensorsError::HeaderTooLong {
+                len,
+                limit: MAX_INDEX_BYTES,
+            },
+        },
+        other => open(other.into_io()),
+    })
 }
