@@ -76,6 +76,25 @@ impl Endpoint {
         }
     }
 
+    /// Whether both may be one socket, so that what one listens on the other would find taken, or connect to.
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ipc(one), Self::Ipc(other)) => one == other,
+            (
+                Self::Tcp { host: one, port },
+                Self::Tcp {
+                    host: other,
+                    port: same,
+                },
+            ) => {
+                port == same
+                    && *port != 0
+                    && (one.eq_ignore_ascii_case(other) || is_here(one) && is_here(other))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether only this machine is behind it.
     pub(super) fn is_local(&self) -> bool {
         match self {
@@ -86,6 +105,15 @@ impl Endpoint {
             Self::Ipc(_) => true,
         }
     }
+}
+
+/// Whether a name or address leads to this machine for sure.
+fn is_here(host: &str) -> bool {
+    host == "*"
+        || host.eq_ignore_ascii_case("localhost")
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback() || address.is_unspecified())
 }
 
 impl std::fmt::Display for Endpoint {
@@ -165,5 +193,27 @@ mod tests {
             Endpoint::parse("inproc://x", 0),
             Err(EndpointError::Inproc(_))
         ));
+    }
+
+    #[test]
+    fn two_sockets_at_one_place_are_noticed() {
+        for (one, other, meet) in [
+            ("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5557", true),
+            ("tcp://*:5557", "tcp://localhost:5557", true),
+            ("tcp://[::1]:5557", "tcp://0.0.0.0:5557", true),
+            ("tcp://Host:5557", "tcp://host:5557", true),
+            ("ipc:///run/kv", "ipc:///run/kv", true),
+            ("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558", false),
+            ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0", false),
+            ("tcp://elsewhere:5557", "tcp://127.0.0.1:5557", false),
+            ("ipc:///run/kv", "tcp://127.0.0.1:5557", false),
+        ] {
+            let [one, other] = [one, other].map(|text| Endpoint::parse(text, 0).unwrap());
+            assert_eq!(
+                (one.meets(&other), other.meets(&one)),
+                (meet, meet),
+                "{one} {other}"
+            );
+        }
     }
 }

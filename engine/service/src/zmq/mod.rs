@@ -7,11 +7,13 @@
 //! ```
 //!
 //! Everything is bounded: what the thread hasn't taken by `max_queue_size`, what a subscriber hasn't read by `hwm`, what is kept by
-//! `buffer_steps` and 256 MiB, connections by 64. What doesn't fit is lost to its reader, who sees the gap in the numbers.
+//! `buffer_steps` and 256 MiB, connections by 64 subscribers and 16 that ask for replays. What doesn't fit is lost to its reader, who sees the
+//! gap in the numbers. Who asks for nothing is sent away after a minute.
 
 mod batch;
 mod endpoint;
 mod hub;
+mod log;
 mod msgpack;
 mod peer;
 mod zmtp;
@@ -31,11 +33,14 @@ pub(crate) use self::batch::Format;
 use self::endpoint::Endpoint;
 pub use self::endpoint::EndpointError;
 use self::hub::{Hub, Numbered};
+use self::log::PeerLog;
 use self::peer::{PeerError, Publication};
 use crate::grpc::listener::{RemoveOnDrop, bind_unix};
 
-/// Connections of all kinds.
-const MAX_PEERS: usize = 64;
+/// Connections of subscribers.
+const MAX_SUBSCRIBERS: usize = 64;
+/// Connections that ask for replays; places of their own, so that neither kind can take the other's.
+const MAX_REPLAY_PEERS: usize = 16;
 /// Pause before a connection is tried again, or after a failed accept.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -69,6 +74,16 @@ pub enum ZmqError {
     /// A bound is zero.
     #[error("{0} is 0, it must be at least 1")]
     Zero(&'static str),
+    /// Both sockets at one place.
+    #[error(
+        "endpoint {endpoint} and replay_endpoint {replay_endpoint} are the same place, where only one socket can be: give them different ports or paths"
+    )]
+    SamePlace {
+        /// Where batches go.
+        endpoint: String,
+        /// Where replays are asked for.
+        replay_endpoint: String,
+    },
     /// An endpoint can't be listened on.
     #[error("can't listen on {endpoint}: {source}")]
     Bind {
@@ -135,6 +150,12 @@ pub(crate) fn start(config: &ZmqConfig, dp_rank: u32) -> Result<(EventSender, Zm
         .as_deref()
         .map(|text| Endpoint::parse(text, dp_rank))
         .transpose()?;
+    if let Some(replay) = replay.as_ref().filter(|replay| replay.meets(&endpoint)) {
+        return Err(ZmqError::SamePlace {
+            endpoint: endpoint.to_string(),
+            replay_endpoint: replay.to_string(),
+        });
+    }
     for endpoint in [Some(&endpoint), replay.as_ref()].into_iter().flatten() {
         if !endpoint.is_local() {
             tracing::warn!(
@@ -147,6 +168,7 @@ pub(crate) fn start(config: &ZmqConfig, dp_rank: u32) -> Result<(EventSender, Zm
         hub: Arc::new(Mutex::new(Hub::new(config.buffer_steps))),
         topic: Bytes::from(config.topic.clone()),
         hwm: config.hwm,
+        patience: peer::PATIENCE,
     };
     let (opened, opening) = std_mpsc::sync_channel(1);
     let thread = std::thread::Builder::new()
@@ -169,7 +191,19 @@ pub(crate) fn start(config: &ZmqConfig, dp_rank: u32) -> Result<(EventSender, Zm
         .map_err(ZmqError::Thread)?;
     let gone = || ZmqError::Thread(io::Error::other("the thread ended"));
     let (endpoint, replay_endpoint) = opening.recv().map_err(|_| gone())??;
-    tracing::info!(endpoint, replay_endpoint, "publishing KV events in vLLM's format");
+    if binds {
+        tracing::info!(
+            endpoint,
+            replay_endpoint,
+            "KV events are published in vLLM's format; subscribers connect to the endpoint"
+        );
+    } else {
+        tracing::info!(
+            endpoint,
+            replay_endpoint,
+            "KV events are published in vLLM's format to whoever listens on the endpoint; with \"bind\": true it is listened on here"
+        );
+    }
     let sender = EventSender {
         batches,
         next: 0,
@@ -244,16 +278,10 @@ async fn run(
     publication: Publication,
     batches: mpsc::Receiver<Numbered>,
 ) {
-    let places = Arc::new(Semaphore::new(MAX_PEERS));
     let mut tasks = JoinSet::new();
-    tasks.spawn(serve(
-        events,
-        publication.clone(),
-        Arc::clone(&places),
-        Role::Events,
-    ));
+    tasks.spawn(serve(events, publication.clone(), Role::Events));
     if let Some(replays) = replays {
-        tasks.spawn(serve(replays, publication.clone(), places, Role::Replays));
+        tasks.spawn(serve(replays, publication.clone(), Role::Replays));
     }
     peer::pass_on(batches, publication).await;
     tokio::time::sleep(PAUSE).await;
@@ -266,7 +294,18 @@ enum Role {
     Replays,
 }
 
-async fn serve(source: Source, publication: Publication, places: Arc<Semaphore>, role: Role) {
+impl Role {
+    const fn max_peers(self) -> usize {
+        match self {
+            Self::Events => MAX_SUBSCRIBERS,
+            Self::Replays => MAX_REPLAY_PEERS,
+        }
+    }
+}
+
+async fn serve(source: Source, publication: Publication, role: Role) {
+    let places = Arc::new(Semaphore::new(role.max_peers()));
+    let log = Arc::new(PeerLog::default());
     let mut peers = JoinSet::new();
     loop {
         // It fails only when the semaphore is closed, which nobody does.
@@ -275,27 +314,28 @@ async fn serve(source: Source, publication: Publication, places: Arc<Semaphore>,
         };
         while peers.try_join_next().is_some() {}
         let publication = publication.clone();
+        let reports = Arc::clone(&log);
         let result = match &source {
             Source::Tcp(listener) => listener.accept().await.map(|(io, _)| {
                 peers.spawn(async move {
-                    report(drive(io, &publication, role).await);
+                    reports.ended(drive(io, &publication, role).await);
                     drop(place);
                 });
             }),
             Source::Unix { listener, .. } => listener.accept().await.map(|(io, _)| {
                 peers.spawn(async move {
-                    report(drive(io, &publication, role).await);
+                    reports.ended(drive(io, &publication, role).await);
                     drop(place);
                 });
             }),
             Source::Remote(endpoint) => {
-                report(connect(endpoint, &publication, role).await);
+                log.lost(endpoint, connect(endpoint, &publication, role).await);
                 tokio::time::sleep(PAUSE).await;
                 Ok(())
             }
         };
         if let Err(error) = result {
-            tracing::warn!(%error, "can't accept a reader of KV events");
+            log.not_accepted(&error);
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -317,13 +357,5 @@ where
     match role {
         Role::Events => peer::serve_subscriber(io, publication).await,
         Role::Replays => peer::serve_replays(io, publication).await,
-    }
-}
-
-fn report(ended: Result<(), PeerError>) {
-    match ended {
-        Ok(()) => {}
-        Err(PeerError::Io(error)) => tracing::debug!(%error, "a reader of KV events has left"),
-        Err(error) => tracing::warn!(%error, "a reader of KV events was turned away"),
     }
 }

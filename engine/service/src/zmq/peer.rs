@@ -15,6 +15,9 @@ use super::zmtp::{self, Decoder, GREETING_BYTES, Incoming, ZmtpError};
 const MAX_SUBSCRIPTIONS: usize = 64;
 /// A peer that doesn't shake hands in this time isn't one.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that asks for nothing in this time, or takes nothing of a replay, is sent away: its place may be needed. ZeroMQ's library connects
+/// again by itself.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What a replay ends with, as vLLM: minus one.
 const END_OF_REPLAY: [u8; 8] = [0xff; 8];
 
@@ -25,6 +28,8 @@ pub(super) struct Publication {
     pub(super) topic: Bytes,
     /// Batches that wait for one subscriber.
     pub(super) hwm: usize,
+    /// How long a peer may ask for nothing, or take nothing: [`PATIENCE`].
+    pub(super) patience: Duration,
 }
 
 /// Why a connection ended.
@@ -39,6 +44,12 @@ pub(super) enum PeerError {
     /// It didn't say what it is.
     #[error("no handshake within {} s", HANDSHAKE_TIMEOUT.as_secs())]
     Timeout,
+    /// It subscribed to nothing, or asked for no replay.
+    #[error("nothing was asked for in time")]
+    Idle,
+    /// It doesn't read what it asked for.
+    #[error("nothing of a replay was read in time")]
+    Stuck,
 }
 
 impl Publication {
@@ -63,12 +74,18 @@ where
     let mut peer = Peer::open(io, "PUB", &["SUB", "XSUB"]).await?;
     let mut queue = publication.with_hub(|hub| hub.subscribe(publication.hwm));
     let mut subscriptions: Vec<Bytes> = Vec::new();
+    let idle = tokio::time::sleep(publication.patience);
+    tokio::pin!(idle);
     loop {
         tokio::select! {
+            () = &mut idle, if subscriptions.is_empty() => return Err(PeerError::Idle),
             incoming = peer.read() => {
                 let incoming = incoming?;
                 peer.answer_ping(&incoming).await?;
                 note_subscription(&incoming, &mut subscriptions)?;
+                if subscriptions.is_empty() && idle.is_elapsed() {
+                    idle.as_mut().reset(tokio::time::Instant::now() + publication.patience);
+                }
             }
             batch = queue.recv() => {
                 let Some(batch) = batch else { return Ok(()) };
@@ -117,19 +134,26 @@ where
 {
     let mut peer = Peer::open(io, "ROUTER", &["REQ", "DEALER", "ROUTER"]).await?;
     loop {
+        let wanted = tokio::time::timeout(publication.patience, next_request(&mut peer));
+        let wanted = wanted.await.map_err(|_| PeerError::Idle)??;
+        replay(&mut peer, publication, wanted).await?;
+    }
+}
+
+/// The number that the next request begins with.
+async fn next_request<IO>(peer: &mut Peer<IO>) -> Result<u64, PeerError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    loop {
         let incoming = peer.read().await?;
         peer.answer_ping(&incoming).await?;
-        let Incoming::Message(frames) = incoming else {
-            continue;
-        };
-        let [delimiter, wanted] = &frames[..] else {
-            continue;
-        };
-        let Ok(wanted) = <[u8; 8]>::try_from(&wanted[..]) else {
-            continue;
-        };
-        if delimiter.is_empty() {
-            replay(&mut peer, publication, u64::from_be_bytes(wanted)).await?;
+        if let Incoming::Message(frames) = incoming
+            && let [delimiter, wanted] = &frames[..]
+            && delimiter.is_empty()
+            && let Ok(wanted) = <[u8; 8]>::try_from(&wanted[..])
+        {
+            return Ok(u64::from_be_bytes(wanted));
         }
     }
 }
@@ -145,11 +169,13 @@ where
         && last.is_some_and(|last| batch.sequence <= last)
     {
         let sequence = batch.sequence.to_be_bytes();
-        peer.write(&[b"", &publication.topic, &sequence, &batch.payload])
-            .await?;
+        let frames: [&[u8]; 4] = [b"", &publication.topic, &sequence, &batch.payload];
+        let written = tokio::time::timeout(publication.patience, peer.write(&frames));
+        written.await.map_err(|_| PeerError::Stuck)??;
         next = batch.sequence.checked_add(1);
     }
-    peer.write(&[b"", b"", &END_OF_REPLAY, b""]).await
+    let written = tokio::time::timeout(publication.patience, peer.write(&[b"", b"", &END_OF_REPLAY, b""]));
+    written.await.map_err(|_| PeerError::Stuck)?
 }
 
 /// A connection after its handshake.

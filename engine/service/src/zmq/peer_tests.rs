@@ -66,6 +66,15 @@ fn publication(hwm: usize) -> Publication {
         hub: Arc::new(Mutex::new(Hub::new(100))),
         topic: Bytes::from_static(b"kv"),
         hwm,
+        patience: PATIENCE,
+    }
+}
+
+/// Sends silent peers away at once.
+fn hasty() -> Publication {
+    Publication {
+        patience: Duration::from_millis(50),
+        ..publication(1)
     }
 }
 
@@ -173,4 +182,35 @@ async fn a_peer_with_endless_subscriptions_is_turned_away() {
         refused,
         Err(PeerError::Zmtp(ZmtpError::NumSubscriptions(_)))
     ));
+}
+
+#[tokio::test]
+async fn who_asks_for_nothing_gives_its_place_back() {
+    for role in ["SUB", "REQ"] {
+        let (near, far) = tokio::io::duplex(1 << 10);
+        let publication = hasty();
+        let served = tokio::spawn(async move {
+            match role {
+                "SUB" => serve_subscriber(near, &publication).await,
+                _ => serve_replays(near, &publication).await,
+            }
+        });
+        let mut remote = Remote::new(far, role).await;
+        // A heartbeat asks for nothing.
+        remote.io.write_all(b"\x04\x08\x04PING\x00\x00c").await.unwrap();
+        assert!(matches!(served.await.unwrap(), Err(PeerError::Idle)), "{role}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_that_nobody_reads_gives_its_place_back() {
+    let publication = hasty();
+    for number in 0..50 {
+        publication.publish(batch(number, 1000));
+    }
+    let (near, far) = tokio::io::duplex(256);
+    let served = tokio::spawn(async move { serve_replays(near, &publication).await });
+    let mut remote = Remote::new(far, "REQ").await;
+    remote.send(&[b"", &[0; 8]]).await;
+    assert!(matches!(served.await.unwrap(), Err(PeerError::Stuck)));
 }
