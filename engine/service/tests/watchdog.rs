@@ -27,6 +27,7 @@ fn options() -> Options {
             stall: StallLimits {
                 floor: STALL,
                 ceiling: STALL,
+                patience: STALL,
             },
             recorded_inputs: 1000,
             ..Diagnostics::default()
@@ -142,6 +143,7 @@ async fn a_first_step_of_unknown_length_is_no_stall() {
     options.diagnostics.stall = StallLimits {
         floor: Duration::from_millis(4),
         ceiling: Duration::from_hours(1),
+        patience: Duration::from_hours(1),
     };
     let (fixture, _opened) = fixture(Kind::Local, options).await;
     let slow = fixture.start(request("slow", &prompt(200, 0), 1)).await;

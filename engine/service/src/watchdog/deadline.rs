@@ -9,6 +9,9 @@ use std::time::Duration;
 /// A step may take this many times what it is expected to take: other processes, a page fault storm, a clock that is turned down.
 const FACTOR: u32 = 20;
 
+/// And this many times, whatever the ceiling says: a step that takes as long as such steps do is not stuck.
+const LEAST_FACTOR: u32 = 4;
+
 /// A measured time lasts for about this many steps of its size.
 const MEMORY: u32 = 8;
 
@@ -17,16 +20,19 @@ const MEMORY: u32 = 8;
 pub struct StallLimits {
     /// At least: below it a busy machine looks like a stuck one.
     pub floor: Duration,
-    /// At most, also where nothing is known about steps of the size.
+    /// At most, where steps of the size are known to take no more than a quarter of it.
     pub ceiling: Duration,
+    /// At most where they take longer, and where nothing is known of any step; at least the ceiling.
+    pub patience: Duration,
 }
 
 impl Default for StallLimits {
-    /// 20 seconds and 5 minutes; the latter is the limit that vLLM has for any step (`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`).
+    /// 20 seconds, and 5 minutes for the others, which is the limit that vLLM has for any step (`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`).
     fn default() -> Self {
         Self {
             floor: Duration::from_secs(20),
             ceiling: Duration::from_mins(5),
+            patience: Duration::from_mins(5),
         }
     }
 }
@@ -79,9 +85,16 @@ pub(crate) fn allowance(
     let expected = sizes.try_fold(Duration::ZERO, |sum, size| {
         Some(sum.saturating_add(pace.expect(size)?))
     });
-    let allowed = expected.map_or(limits.ceiling, |expected| expected.saturating_mul(FACTOR));
+    let most = limits.ceiling.max(limits.patience);
+    let Some(expected) = expected else {
+        return most;
+    };
     // A ceiling below the floor was chosen by somebody.
-    allowed.max(limits.floor).min(limits.ceiling)
+    let usual = expected
+        .saturating_mul(FACTOR)
+        .max(limits.floor)
+        .min(limits.ceiling);
+    usual.max(expected.saturating_mul(LEAST_FACTOR)).min(most)
 }
 
 #[cfg(test)]
@@ -91,6 +104,7 @@ mod tests {
     const LIMITS: StallLimits = StallLimits {
         floor: Duration::from_secs(10),
         ceiling: Duration::from_mins(5),
+        patience: Duration::from_mins(5),
     };
 
     fn allowed(pace: &Pace, sizes: &[usize]) -> Duration {
@@ -155,10 +169,31 @@ mod tests {
         let limits = StallLimits {
             floor: Duration::from_secs(10),
             ceiling: Duration::from_secs(2),
+            ..LIMITS
         };
         assert_eq!(
             allowance(&Pace::default(), &limits, [].into_iter()),
             limits.ceiling
         );
+    }
+
+    #[test]
+    fn a_short_ceiling_never_fails_steps_that_take_as_long_as_they_always_do() {
+        let limits = StallLimits {
+            floor: Duration::from_secs(2),
+            ceiling: Duration::from_secs(2),
+            ..LIMITS
+        };
+        let mut pace = Pace::default();
+        let allowed = |pace: &Pace, size| allowance(pace, &limits, [size].into_iter());
+        // Nobody can tell yet how long the first prompt takes.
+        assert_eq!(allowed(&pace, 2048), limits.patience);
+        pace.note(1, Duration::from_millis(20));
+        pace.note(2048, Duration::from_secs(3));
+        assert_eq!(allowed(&pace, 1), limits.ceiling);
+        assert_eq!(allowed(&pace, 2048), Duration::from_secs(12));
+        assert_eq!(allowed(&pace, 8192), Duration::from_secs(48));
+        pace.note(2048, Duration::from_hours(1));
+        assert_eq!(allowed(&pace, 2048), limits.patience);
     }
 }
