@@ -135,7 +135,7 @@ async fn answer(
     let traceparent = traceparent(request.headers());
     let body = read_json(request, &state.config).await?;
     let call = Call {
-        pipeline: visit.pipeline(body.len()).await?,
+        pipeline: visit.pipeline(body.len()).await?.until(state.cut.clone()),
         visit: Arc::clone(visit),
         body,
         client_id: ids.client,

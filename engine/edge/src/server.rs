@@ -1,10 +1,12 @@
 //! The server: a router over the route table, and the loop that serves it until it is told to stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
+use futures::FutureExt as _;
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::EngineClient;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +21,9 @@ use crate::pipeline::PipelineOptions;
 use crate::reply::error_response;
 use crate::routes::{ROUTES, Route};
 use crate::state::State;
+
+/// How long requests that are cut off have to say so to their clients.
+const CUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An HTTP edge over an engine.
 #[derive(Clone)]
@@ -97,7 +102,7 @@ impl Edge {
     }
 
     /// Serves until `stop`; then readiness fails, new inference is refused, and running answers may end within
-    /// `shutdown_timeout`. Dropping the future ends everything at once.
+    /// `shutdown_timeout`. What still runs then ends with an error, which a stream sends as its last event. Dropping the future ends everything at once.
     ///
     /// # Errors
     /// If the listening socket can't be used.
@@ -120,14 +125,20 @@ impl Edge {
             drop(drained.await);
         };
         connections.accept_until(&listener, drained).await;
-        drop(listener);
         let remaining = state.in_flight.len();
-        if remaining == 0 {
-            connections.finish().await;
-            return Ok(Shutdown::Clean);
+        if remaining > 0 {
+            tracing::warn!(remaining, "the shutdown timeout is over; requests are cut off");
+            state.cut.cancel();
+            let told = tokio::time::timeout(CUT_TIMEOUT, state.in_flight.wait());
+            connections.accept_until(&listener, told.map(drop)).await;
         }
-        tracing::warn!(remaining, "the shutdown timeout is over; requests are cut off");
-        Ok(Shutdown::Forced { remaining })
+        drop(listener);
+        connections.finish().await;
+        Ok(if remaining == 0 {
+            Shutdown::Clean
+        } else {
+            Shutdown::Forced { remaining }
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::types::ModelInfo;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::EdgeConfig;
@@ -23,6 +24,8 @@ pub(crate) struct State {
     pub(crate) started: u64,
     /// One token per inference request, held until its answer is out.
     pub(crate) in_flight: TaskTracker,
+    /// Cancelled when the time to drain is over.
+    pub(crate) cut: CancellationToken,
     draining: AtomicBool,
 }
 
@@ -33,6 +36,7 @@ impl State {
             host,
             started: unix_seconds(),
             in_flight: TaskTracker::new(),
+            cut: CancellationToken::new(),
             draining: AtomicBool::new(false),
         }
     }

@@ -19,6 +19,7 @@ use kvasir_client::types::{ModelInfo, TokenLogprobs};
 use kvasir_client::{EngineClient, TextAssetFiles, assets};
 use kvasir_text::{DetokenizerOptions, Text, TextAssets};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 pub use prepare::Prepared;
 pub use source::Source;
@@ -36,6 +37,8 @@ use source::EngineSource;
 pub struct Pipeline {
     inner: Arc<Inner>,
     source: Arc<dyn Source>,
+    /// The server's time is over: what runs ends with an error.
+    cut: CancellationToken,
 }
 
 struct Inner {
@@ -193,6 +196,7 @@ impl Pipeline {
         Ok(Self {
             inner: Arc::new(Inner::new(info, text, options)),
             source,
+            cut: CancellationToken::new(),
         })
     }
 
@@ -202,6 +206,7 @@ impl Pipeline {
         Self {
             inner: Arc::clone(&self.inner),
             source,
+            cut: self.cut.clone(),
         }
     }
 
@@ -258,6 +263,11 @@ impl Pipeline {
         }
         text.push_str(&detokenizer.finish());
         text
+    }
+
+    /// The same pipeline, whose answers end with an error when `cut` is cancelled.
+    pub(crate) fn until(self, cut: CancellationToken) -> Self {
+        Self { cut, ..self }
     }
 
     /// Tokenizer, templates and detokenizers.

@@ -9,6 +9,7 @@ use kvasir_api::{ApiError, ErrorKind, FinishReason};
 use kvasir_client::OutputStream;
 use kvasir_client::types::{SequenceOutput, Timeline};
 use tokio::time::Sleep;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::prepare::Prepared;
 use super::sequence::Sequence;
@@ -25,6 +26,7 @@ pub struct TextStream {
     outputs: Option<OutputStream>,
     sequences: Vec<Running>,
     deadline: Option<Pin<Box<Sleep>>>,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 struct Running {
@@ -45,6 +47,7 @@ impl TextStream {
             .timeout
             .map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         Self {
+            cut: Box::pin(pipeline.cut.clone().cancelled_owned()),
             pipeline,
             prepared,
             outputs: Some(outputs),
@@ -157,6 +160,11 @@ impl Stream for TextStream {
                 this.outputs = None;
                 let message = "the request ran longer than this server allows";
                 return Poll::Ready(Some(Err(ApiError::new(ErrorKind::Timeout, message))));
+            }
+            if this.cut.as_mut().poll(cx).is_ready() {
+                this.outputs = None;
+                let message = "the server shut down before the answer was complete; ask again";
+                return Poll::Ready(Some(Err(ApiError::new(ErrorKind::Unavailable, message))));
             }
             let Some(output) = ready!(outputs.as_mut().poll_next(cx)) else {
                 this.outputs = None;

@@ -177,7 +177,7 @@ async fn draining_fails_readiness_refuses_new_work_and_lets_streams_end() {
 }
 
 #[tokio::test]
-async fn streams_that_outlast_the_shutdown_timeout_are_cut_off() {
+async fn streams_that_outlast_the_shutdown_timeout_end_with_an_error() {
     let engine = FakeEngine::new(Script::Hang);
     let config = EdgeConfig {
         shutdown_timeout: Duration::from_millis(50),
@@ -191,8 +191,26 @@ async fn streams_that_outlast_the_shutdown_timeout_are_cut_off() {
         .await
         .unwrap();
     read_until(&mut running, "\"text\":\"h\"").await;
-    assert_eq!(server.shutdown().await, Shutdown::Forced { remaining: 1 });
+    let mut waiting = server.connect().await;
+    waiting
+        .write_all(http_post("/v1/completions", &completion(json!({}))).as_bytes())
+        .await
+        .unwrap();
+    wait_for("both requests to run", || {
+        let generates = |event: &&Event| matches!(event, Event::Generate(_));
+        engine.events().iter().filter(generates).count() == 2
+    })
+    .await;
+    assert_eq!(server.shutdown().await, Shutdown::Forced { remaining: 2 });
     engine.idle().await;
+    let rest = read_to_end(&mut running).await;
+    assert!(
+        rest.contains("data: {\"error\":{\"message\":\"the server shut down before"),
+        "{rest}"
+    );
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    let answer = read_to_end(&mut waiting).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
 }
 
 #[tokio::test]
