@@ -3,33 +3,17 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use kvasir_engine_core::{Policies, SchedulerConfig};
 use kvasir_sim::{
-    Arrivals, CostModel, Engines, Lengths, Objectives, Pause, SharedPrefix, Span, Synthetic, Workload,
-    simulate,
+    Arrivals, Engines, Lengths, Objectives, Pause, SharedPrefix, Span, Synthetic, Workload, simulate,
 };
 
 const NUM_REQUESTS: u64 = 10_000;
 
+/// With room for all clients.
 fn engines() -> Engines {
-    Engines {
-        limits: SchedulerConfig {
-            max_num_batched_tokens: 2048,
-            max_num_seqs: 128,
-            max_num_active_seqs: 128,
-            max_model_len: 8192,
-            block_size: 16,
-            num_blocks: 20_000,
-            enable_prefix_caching: true,
-            long_prefill_token_threshold: 0,
-            max_num_queued_reqs: 1024,
-            max_num_queued_tokens: 16 << 20,
-            ..SchedulerConfig::default()
-        },
-        policies: Policies::serve(),
-        cost: CostModel::DEFAULT,
-        count: 1,
-    }
+    let mut engines = Engines::default();
+    engines.limits.num_blocks = 20_000;
+    engines
 }
 
 /// 128 clients, so that every step is full.

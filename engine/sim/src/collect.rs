@@ -27,6 +27,8 @@ pub(crate) enum Failure {
 pub(crate) struct Completion {
     pub(crate) tenant: TenantIndex,
     pub(crate) queued: u64,
+    /// Whether it gave fewer tokens than it should have.
+    pub(crate) is_cut: bool,
     pub(crate) times: Times,
 }
 
@@ -123,6 +125,7 @@ impl Collector {
         let Completion {
             tenant,
             queued,
+            is_cut,
             times,
         } = completion;
         let passed = u64::from(self.objectives.are_met(&times));
@@ -134,6 +137,7 @@ impl Collector {
         {
             counts.completed += 1;
             counts.passed += passed;
+            counts.cut_short += u64::from(is_cut);
             ttft.add(times.ttft);
             match times.itl_p99 {
                 Some(gap) => itl_p99.add(gap),
@@ -258,6 +262,7 @@ mod tests {
     fn completion(ttft: u64) -> Completion {
         Completion {
             tenant: 0,
+            is_cut: false,
             queued: 0,
             times: Times {
                 ttft,

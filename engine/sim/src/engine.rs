@@ -29,6 +29,8 @@ pub(crate) struct Live {
     pub(crate) first_token: Option<SimTime>,
     pub(crate) last_token: SimTime,
     pub(crate) num_output: u32,
+    /// What it should have generated.
+    pub(crate) wanted: u32,
     /// Between its tokens, in microseconds.
     pub(crate) gaps: Vec<u32>,
     outputs: Option<Arc<[TokenId]>>,
@@ -83,6 +85,7 @@ impl Engine {
 
     /// Takes a request in, or gives back why not.
     pub(crate) fn submit(&mut self, now: SimTime, job: Job) -> Result<(), Reject> {
+        let wanted = job.request.stop.max_tokens;
         let seq = self
             .scheduler
             .submit_with(now.as_micros(), job.request, job.options)?;
@@ -96,6 +99,7 @@ impl Engine {
                 first_token: None,
                 last_token: now,
                 num_output: 0,
+                wanted,
                 gaps: self.spare_gaps.pop().unwrap_or_default(),
                 outputs: job.outputs,
             },

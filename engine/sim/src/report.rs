@@ -46,6 +46,8 @@ pub struct Counts {
     pub passed: u64,
     /// Those of them that gave one token, and so have no gaps.
     pub single_token: u64,
+    /// Those of them whose answer ended before its length, because the model's length or the KV cache had no more room.
+    pub cut_short: u64,
     /// Refused because too much was waiting.
     pub refused_queue_full: u64,
     /// Refused because they could never run: longer than the model or the KV cache takes.

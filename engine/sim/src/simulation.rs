@@ -17,6 +17,12 @@ use crate::source::{Job, Source};
 use crate::time::{MAX_SECONDS, SimTime};
 use crate::workload::{MAX_REQUESTS, Workload, WorkloadError, in_range};
 
+/// KV blocks of all engines together; each takes some dozen bytes of memory.
+const MAX_BLOCKS: u64 = 1 << 25;
+
+/// Longest model, in tokens: prompts are held in memory.
+const MAX_MODEL_LEN: f64 = (1 << 24) as f64;
+
 /// Engines that are all alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Engines {
@@ -28,6 +34,30 @@ pub struct Engines {
     pub cost: CostModel,
     /// How many there are.
     pub count: u32,
+}
+
+/// One engine with the limits and rules that `kvasir serve` has by default, 10,000 KV blocks, and the default cost model.
+impl Default for Engines {
+    fn default() -> Self {
+        Self {
+            limits: SchedulerConfig {
+                max_num_batched_tokens: 2048,
+                max_num_seqs: 128,
+                max_num_active_seqs: 128,
+                max_model_len: 8192,
+                block_size: 16,
+                num_blocks: 10_000,
+                enable_prefix_caching: true,
+                long_prefill_token_threshold: 0,
+                max_num_queued_reqs: 1024,
+                max_num_queued_tokens: 16 << 20,
+                ..SchedulerConfig::default()
+            },
+            policies: Policies::serve(),
+            cost: CostModel::DEFAULT,
+            count: 1,
+        }
+    }
 }
 
 /// What is played, and which part of it is counted.
@@ -47,6 +77,17 @@ pub enum SimError {
     /// Limits or policies can't work.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The schedulers would need more memory than a machine has.
+    #[error(
+        "{count} engines of {num_blocks} KV blocks are more than {MAX_BLOCKS} blocks in all; lower --engines, --num-gpu-blocks-override, \
+         --max-num-seqs or --max-model-len"
+    )]
+    TooManyBlocks {
+        /// Engines.
+        count: u32,
+        /// Blocks of each.
+        num_blocks: u32,
+    },
     /// The cost model can't work.
     #[error(transparent)]
     Cost(#[from] CostError),
@@ -79,6 +120,19 @@ pub fn simulate(
     engines.cost.validate()?;
     in_range("the number of engines", f64::from(engines.count), 1.0, 1000.0)?;
     engines.limits.validate()?;
+    in_range(
+        "the model's length in tokens",
+        f64::from(engines.limits.max_model_len),
+        2.0,
+        MAX_MODEL_LEN,
+    )?;
+    let num_blocks = engines.limits.num_blocks;
+    if u64::from(engines.count) * u64::from(num_blocks) > MAX_BLOCKS {
+        return Err(SimError::TooManyBlocks {
+            count: engines.count,
+            num_blocks,
+        });
+    }
     workload.validate(engines.limits.max_model_len)?;
     let start = SimTime::from_seconds(span.warmup_seconds);
     let end = span.seconds.map(|seconds| start.after(seconds));
@@ -320,6 +374,7 @@ impl Live {
         let decoding = self.last_token.micros_since(first) as f64;
         Completion {
             tenant: self.tenant,
+            is_cut: self.num_output < self.wanted,
             queued: self.scheduled.unwrap_or(now).micros_since(self.arrived),
             times: Times {
                 ttft: first.micros_since(self.arrived),

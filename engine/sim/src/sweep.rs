@@ -54,29 +54,47 @@ pub struct Point {
 }
 
 impl Sweep {
-    /// Every point, by load and then by setting as they were given. Budgets below the number of sequences, which a server refuses, are left out.
+    /// Every point, by load and then by setting as they were given. Settings that a server refuses are [left out](Self::left_out).
     pub fn points(&self) -> Vec<Point> {
-        let mut points = Vec::new();
-        for &load in &self.loads {
-            for &max_num_batched_tokens in &self.token_budgets {
-                for &max_num_seqs in &self.seq_limits {
-                    if max_num_batched_tokens >= max_num_seqs {
-                        points.push(Point {
-                            setting: Setting {
-                                max_num_batched_tokens,
-                                max_num_seqs,
-                            },
-                            load,
-                        });
-                    }
-                }
-            }
-        }
-        points
+        let settings = || self.settings().filter(Setting::is_possible);
+        let points = |&load: &Load| settings().map(move |setting| Point { setting, load });
+        self.loads.iter().flat_map(points).collect()
+    }
+
+    /// Settings of the grid whose budget is below their number of sequences: a server refuses them.
+    pub fn left_out(&self) -> Vec<Setting> {
+        self.settings().filter(|setting| !setting.is_possible()).collect()
+    }
+
+    /// How many points there would be, those left out included.
+    pub fn num_points(&self) -> usize {
+        let Self {
+            token_budgets,
+            seq_limits,
+            loads,
+        } = self;
+        token_budgets
+            .len()
+            .saturating_mul(seq_limits.len())
+            .saturating_mul(loads.len())
+    }
+
+    fn settings(&self) -> impl Iterator<Item = Setting> {
+        self.token_budgets.iter().flat_map(|&max_num_batched_tokens| {
+            self.seq_limits.iter().map(move |&max_num_seqs| Setting {
+                max_num_batched_tokens,
+                max_num_seqs,
+            })
+        })
     }
 }
 
 impl Setting {
+    /// Whether every sequence can decode in each step.
+    fn is_possible(&self) -> bool {
+        self.max_num_batched_tokens >= self.max_num_seqs
+    }
+
     /// The limits with this setting. A cap on running sequences stays, as far as it is one.
     pub fn apply(&self, limits: &SchedulerConfig) -> SchedulerConfig {
         SchedulerConfig {

@@ -123,7 +123,7 @@ pub enum WorkloadError {
     #[error(transparent)]
     Distribution(#[from] DistError),
     /// A number is outside of its range.
-    #[error("{name} is {value}; it must be a number from {min} to {max}")]
+    #[error("{name} is {}; it must be a number from {} to {}", Shown(*value), Shown(*min), Shown(*max))]
     OutOfRange {
         /// Which one.
         name: &'static str,
@@ -153,6 +153,21 @@ pub enum WorkloadError {
     /// There is nothing in the recording.
     #[error("the recording has no requests")]
     Empty,
+}
+
+/// A number as people write it: beyond a million millions, and near 0, with an exponent.
+struct Shown(f64);
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(value) = *self;
+        let is_plain = value == 0.0 || (1e-4..1e12).contains(&value.abs()) || !value.is_finite();
+        if is_plain {
+            write!(f, "{value}")
+        } else {
+            write!(f, "{value:e}")
+        }
+    }
 }
 
 /// Checks `value` against a closed range; not-a-number lies in none.

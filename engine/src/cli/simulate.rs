@@ -27,6 +27,7 @@ exponential:MEAN.
 
 /// What to simulate.
 #[derive(Clone, Debug, Args)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct SimulateArgs {
     /// Fit a cost model to step records, one JSON object a line, instead of simulating
     #[arg(
@@ -73,17 +74,11 @@ pub(crate) struct SimulateArgs {
     )]
     pub(crate) num_requests: Option<u64>,
     /// Seconds that are counted, in virtual time [default: until all requests have ended]
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "SECONDS",
-        help_heading = "Measuring"
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = "Measuring")]
     pub(crate) duration: Option<f64>,
     /// Seconds before them that are played and not counted
     #[arg(
         long,
-        allow_negative_numbers = true,
         value_name = "SECONDS",
         default_value_t = 0.0,
         help_heading = "Measuring"
@@ -195,40 +190,16 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, visible_alias = "max-concurrency", value_name = "COUNT", value_delimiter = ',', conflicts_with_all = ["request_rate", "trace"])]
     pub(crate) clients: Vec<u32>,
     /// Pause of a client after each answer
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "PAUSE",
-        default_value = "0",
-        requires = "clients"
-    )]
+    #[arg(long, value_name = "PAUSE", default_value = "0", requires = "clients")]
     pub(crate) client_pause: Pause,
     /// Seconds over which the clients' first requests are spread
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "SECONDS",
-        default_value_t = 0.0,
-        requires = "clients"
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, requires = "clients")]
     pub(crate) ramp: f64,
     /// Requests per second, whatever the server does; inf is all at once; a list is swept
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "RATE",
-        value_delimiter = ',',
-        conflicts_with = "trace"
-    )]
+    #[arg(long, value_name = "RATE", value_delimiter = ',', conflicts_with = "trace")]
     pub(crate) request_rate: Vec<f64>,
     /// Shape of the gamma distribution of the gaps between requests: 1 is a Poisson process, less comes in bursts
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "SHAPE",
-        default_value_t = 1.0,
-        requires = "request_rate"
-    )]
+    #[arg(long, value_name = "SHAPE", default_value_t = 1.0, requires = "request_rate")]
     pub(crate) burstiness: f64,
     /// Requests come at equal distances
     #[arg(long, requires = "request_rate", conflicts_with = "burstiness")]
@@ -256,19 +227,13 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "LENGTH")]
     pub(crate) turns: Option<Lengths>,
     /// Pause between the turns of a conversation
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "PAUSE",
-        default_value = "0",
-        requires = "turns"
-    )]
+    #[arg(long, value_name = "PAUSE", default_value = "0", requires = "turns")]
     pub(crate) turn_pause: Pause,
     /// A tenant with its share of the requests, its priority (lower runs earlier) and its weight under --fair-share; repeatable
     #[arg(long, value_name = "NAME:SHARE[:PRIORITY[:WEIGHT]]", value_parser = tenant)]
     pub(crate) tenant: Vec<kvasir_sim::Tenant>,
     /// Seconds after which a request is given up
-    #[arg(long, allow_negative_numbers = true, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS")]
     pub(crate) request_timeout: Option<f64>,
     /// Recorded requests instead: JSON lines with timestamp (ms), input_length, output_length and optionally hash_ids, or a recording of the
     /// scheduler, which a dump of a server has inside
@@ -278,13 +243,7 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 512, requires = "trace")]
     pub(crate) trace_block_size: u32,
     /// Play the trace so many times as fast; a list is swept
-    #[arg(
-        long,
-        allow_negative_numbers = true,
-        value_name = "FACTOR",
-        value_delimiter = ',',
-        requires = "trace"
-    )]
+    #[arg(long, value_name = "FACTOR", value_delimiter = ',', requires = "trace")]
     pub(crate) speed_up: Vec<f64>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use kvasir_files::{Limit, read_text, read_text_or_stdin};
 use kvasir_sim::{CostModel, Fit, StepRecord};
 use serde_json::json;
 
@@ -9,9 +10,15 @@ use super::{print, usage};
 use crate::cli::simulate::written_cost;
 use crate::exit::Failure;
 
+/// Some millions of steps.
+const RECORDS_LIMIT: Limit = Limit {
+    max_bytes: 1 << 30,
+    advice: "a part of the records fits as well",
+};
+
 /// Fits a cost model to a file of step records, prints it with its errors, and writes it to `output`.
 pub(crate) fn fit(records: &Path, output: Option<&Path>, as_json: bool) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(records).map_err(|error| unreadable(records, &error))?;
+    let text = read_text_or_stdin(records, RECORDS_LIMIT)?;
     let steps = StepRecord::parse_lines(&text)
         .map_err(|error| Failure::Usage(format!("{}: {error}", records.display())))?;
     let fit =
@@ -32,7 +39,7 @@ pub(super) fn load(given: Option<&str>) -> Result<CostModel, Failure> {
         return cost.map_err(|error| usage(&error));
     }
     let path = Path::new(given);
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let text = read_text(path, Limit::SMALL)?;
     let cost: CostModel = serde_json::from_str(&text)
         .map_err(|error| Failure::Usage(format!("{given} holds no cost model: {error}; --fit writes one")))?;
     cost.validate()
@@ -103,10 +110,6 @@ fn fit_json(fit: &Fit) -> serde_json::Value {
         "residuals": residuals,
         "worst": {"record": worst, "predicted_seconds": predicted},
     })
-}
-
-pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Usage(format!("can't read {}: {error}", path.display()))
 }
 
 pub(super) fn unwritable(path: &Path, error: &std::io::Error) -> Failure {

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod cost;
+mod refusal;
 mod setup;
 mod table;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub(crate) use cost::fit;
 
 use crate::cli::simulate::SimulateArgs;
 use crate::exit::Failure;
+use refusal::usage;
 use setup::Setup;
 
 /// Plays every point of the grid and prints what came out.
@@ -46,6 +48,7 @@ fn answer(args: &SimulateArgs) -> Result<String, Failure> {
             "workload": setup.workload_text,
             "objectives": setup.objectives.to_string(),
             "results": results,
+            "left_out": setup.sweep.left_out(),
             "best": best,
         });
         return Ok(format!("{answer:#}\n"));
@@ -104,11 +107,6 @@ fn play(setup: &Setup, point: &Point) -> Result<Report, Failure> {
     };
     let workload = point.load.apply(&setup.workload).map_err(|error| usage(&error))?;
     simulate(&engines, &workload, &setup.span, &setup.objectives).map_err(|error| usage(&error))
-}
-
-/// What can't be simulated is the fault of an argument.
-fn usage(error: &dyn std::error::Error) -> Failure {
-    Failure::Usage(error.to_string())
 }
 
 /// Writes to standard output. Where nobody reads it any more, nothing is lost.

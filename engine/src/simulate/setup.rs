@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig, Trace, TraceError};
+use kvasir_files::{Limit, read_or_stdin};
 use kvasir_service::dump::Dump;
 use kvasir_sim::{
     Arrivals, Conversation, Engines, Load, Objectives, Recording, Setting, SharedPrefix, Span, Sweep,
@@ -12,7 +13,15 @@ use kvasir_sim::{
 use super::{cost, usage};
 use crate::cli::simulate::{PolicyArg, RulesArg, ServerArgs, SimulateArgs, WorkloadArgs};
 use crate::exit::Failure;
+use crate::load::check_block_size;
 
+/// Some millions of requests.
+const TRACE_LIMIT: Limit = Limit {
+    max_bytes: 1 << 30,
+    advice: "give a part of it, for example its first million lines",
+};
+/// Points of a sweep; each keeps its report.
+const MAX_POINTS: usize = 10_000;
 /// Where neither a number of requests nor a duration is given.
 const DEFAULT_NUM_REQUESTS: u64 = 1000;
 /// Where nothing says when requests come.
@@ -28,6 +37,8 @@ pub(super) struct Setup {
     pub(super) workload_text: String,
     /// Flags of the server that were given and aren't swept, ready for `kvasir serve`.
     serve_flags: String,
+    /// The cap on running sequences, if one was given.
+    max_num_active_seqs: Option<u32>,
     server_text: String,
 }
 
@@ -36,6 +47,17 @@ impl Setup {
         let objectives =
             Objectives::parse(args.goodput.iter().map(String::as_str)).map_err(|error| usage(&error))?;
         let engines = engines(args)?;
+        let sweep = Sweep {
+            token_budgets: args.server.max_num_batched_tokens.clone(),
+            seq_limits: args.server.max_num_seqs.clone(),
+            loads: loads(&args.workload),
+        };
+        if sweep.num_points() > MAX_POINTS {
+            return Err(Failure::Usage(format!(
+                "the lists make {} settings and loads, more than {MAX_POINTS}; shorten them",
+                sweep.num_points()
+            )));
+        }
         let (workload, workload_text) = workload(&args.workload)?;
         let plays_to_the_end = args.duration.is_some() || args.workload.trace.is_some();
         let span = Span {
@@ -46,12 +68,9 @@ impl Setup {
             warmup_seconds: args.warmup,
         };
         Ok(Self {
-            sweep: Sweep {
-                token_budgets: args.server.max_num_batched_tokens.clone(),
-                seq_limits: args.server.max_num_seqs.clone(),
-                loads: loads(&args.workload),
-            },
+            sweep,
             serve_flags: serve_flags(&args.server),
+            max_num_active_seqs: args.server.max_num_active_seqs,
             server_text: server_text(&args.server, &engines),
             engines,
             workload,
@@ -67,8 +86,11 @@ impl Setup {
             max_num_batched_tokens,
             max_num_seqs,
         } = setting;
+        // As a cap it is below the number of sequences, and above it the server refuses it.
+        let cap = self.max_num_active_seqs.filter(|active| *active < max_num_seqs);
+        let cap = cap.map_or_else(String::new, |active| format_flag("max-num-active-seqs", active));
         format!(
-            "kvasir serve --max-num-batched-tokens {max_num_batched_tokens} --max-num-seqs {max_num_seqs}{}",
+            "kvasir serve --max-num-batched-tokens {max_num_batched_tokens} --max-num-seqs {max_num_seqs}{cap}{}",
             self.serve_flags
         )
     }
@@ -79,8 +101,21 @@ impl Setup {
     }
 }
 
+/// Refuses what a server would refuse, so that only settings are proposed that can be served with.
+fn check(server: &ServerArgs) -> Result<(), Failure> {
+    check_block_size(server.block_size)?;
+    let most_seqs = server.max_num_seqs.iter().copied().max().unwrap_or(1);
+    match server.max_num_active_seqs {
+        Some(active) if active > most_seqs => Err(Failure::Usage(format!(
+            "--max-num-active-seqs is {active}, above --max-num-seqs {most_seqs}; lower the first or raise the second"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn engines(args: &SimulateArgs) -> Result<Engines, Failure> {
     let server = &args.server;
+    check(server)?;
     let first = |list: &[u32]| list.first().copied().unwrap_or(1);
     let most_seqs = server.max_num_seqs.iter().copied().max().unwrap_or(1);
     let max_num_seqs = first(&server.max_num_seqs);
@@ -198,7 +233,7 @@ fn arrivals(args: &WorkloadArgs) -> Result<Arrivals, Failure> {
 
 /// A scheduler's recording says in its first bytes that it is one, and a server's dump may have one inside; all else is JSON lines.
 fn recording(path: &Path, block_tokens: u32) -> Result<Recording, Failure> {
-    let bytes = std::fs::read(path).map_err(|error| cost::unreadable(path, &error))?;
+    let bytes = read_or_stdin(path, TRACE_LIMIT)?;
     let in_file = |error: &dyn std::error::Error| Failure::Usage(format!("{}: {error}", path.display()));
     if let Ok(dump) = Dump::from_bytes(&bytes) {
         let trace = dump.trace().map_err(|error| in_file(&error))?;
@@ -290,7 +325,6 @@ fn serve_flags(args: &ServerArgs) -> String {
         }
     };
     let unless = |value: u32, default: u32| (value != default).then_some(value);
-    add("max-num-active-seqs", args.max_num_active_seqs);
     add("max-model-len", unless(args.max_model_len, 8192));
     add("block-size", unless(args.block_size, 16));
     add("num-gpu-blocks-override", args.num_gpu_blocks_override);

@@ -4,6 +4,9 @@ use kvasir_sim::{Load, Point, Report, Summary};
 
 use super::setup::Setup;
 
+/// Settings that were left out and are named.
+const MAX_SHOWN: usize = 8;
+
 /// The whole report of one point.
 pub(super) fn one(setup: &Setup, point: &Point, report: &Report) -> String {
     let mut text = Text::default();
@@ -31,6 +34,12 @@ pub(super) fn one(setup: &Setup, point: &Point, report: &Report) -> String {
         counts.timed_out,
         counts.outstanding
     ));
+    if counts.cut_short > 0 {
+        text.line(format_args!(
+            "cut short    {} answers were shorter than asked: --max-model-len or the KV cache had no more room",
+            counts.cut_short
+        ));
+    }
     text.line(format_args!(
         "throughput   {:.3} requests/s, {:.1} output tokens/s, {:.1} prompt tokens/s computed\n",
         report.request_throughput, report.output_token_throughput, report.prompt_token_throughput
@@ -108,6 +117,7 @@ pub(super) fn many(setup: &Setup, results: &[(Point, Report)], best: Option<usiz
     text.line(format_args!(
         "Times in ms; ITL is each request's 99th percentile, its median and 99th percentile over requests."
     ));
+    notes(&mut text, setup, results);
     match best {
         Some(index) => {
             let (point, report) = &results[index];
@@ -119,6 +129,30 @@ pub(super) fn many(setup: &Setup, results: &[(Point, Report)], best: Option<usiz
         )),
     }
     text.0
+}
+
+/// What the rows don't say.
+fn notes(text: &mut Text, setup: &Setup, results: &[(Point, Report)]) {
+    let cut = results.iter().filter(|(_, report)| report.requests.cut_short > 0);
+    let most = cut.clone().map(|(_, report)| report.requests.cut_short).max();
+    if let Some(most) = most {
+        text.line(format_args!(
+            "In {} rows answers were shorter than asked, up to {most} in one: --max-model-len or the KV cache had no more room.",
+            cut.count()
+        ));
+    }
+    let left_out = setup.sweep.left_out();
+    if !left_out.is_empty() {
+        let shown: Vec<String> = (left_out.iter().take(MAX_SHOWN))
+            .map(|setting| format!("{} / {}", setting.max_num_batched_tokens, setting.max_num_seqs))
+            .collect();
+        let more = if left_out.len() > MAX_SHOWN { ", ..." } else { "" };
+        text.line(format_args!(
+            "Left out, since fewer tokens than sequences are refused by a server: {} pairs of tokens / seqs ({}{more}).",
+            left_out.len(),
+            shown.join(", ")
+        ));
+    }
 }
 
 #[derive(Default)]
@@ -162,7 +196,13 @@ fn latencies(text: &mut Text, report: &Report) {
             continue;
         };
         text.line(format_args!(
-            "{name:<12} {mean:>9.1} {p50:>9.1} {p90:>9.1} {p95:>9.1} {p99:>9.1} {max:>9.1}"
+            "{name:<12} {} {} {} {} {} {}",
+            number(mean),
+            number(p50),
+            number(p90),
+            number(p95),
+            number(p99),
+            number(max)
         ));
     }
     if report.requests.single_token > 0 {
@@ -196,5 +236,14 @@ fn tenants(text: &mut Text, report: &Report) {
 }
 
 fn ms(value: Option<f64>) -> String {
-    value.map_or_else(|| format!("{:>9}", "-"), |value| format!("{value:>9.1}"))
+    value.map_or_else(|| format!("{:>9}", "-"), number)
+}
+
+/// In nine places; with an exponent where more would be needed.
+fn number(value: f64) -> String {
+    if value < 1e7 {
+        format!("{value:>9.1}")
+    } else {
+        format!("{value:>9.2e}")
+    }
 }

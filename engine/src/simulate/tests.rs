@@ -54,7 +54,7 @@ fn a_sweep_has_a_row_for_each_point_and_proposes_flags_that_serve_takes() {
         "{command}"
     );
     assert!(
-        command.ends_with(" --max-num-active-seqs 16 --num-gpu-blocks-override 4000 --no-enable-prefix-caching --scheduler-compat vllm --async-scheduling"),
+        command.ends_with(" --num-gpu-blocks-override 4000 --no-enable-prefix-caching --scheduler-compat vllm --async-scheduling"),
         "{command}"
     );
 }
@@ -97,18 +97,21 @@ fn one_setting_is_reported_in_full() {
 #[test]
 fn what_can_not_be_simulated_is_refused_with_value_and_limit() {
     for (line, part) in [
-        ("--request-rate 0", "the request rate per second is 0"),
+        (
+            "--request-rate 0",
+            "--request-rate is 0; it must be a number from 1e-6 to 10000000",
+        ),
         ("--request-rate NaN", "is NaN"),
         ("--request-rate 1,inf", "can't be swept"),
         ("--request-rate inf --duration 5", "nothing ends this run"),
         (
             "--prompt-len 9000",
-            "prompt is 9000 tokens; it must be from 1 to 8191",
+            "--prompt-len is 9000 tokens; it must be from 1 to 8191",
         ),
-        ("--prompt-len 0", "prompt is 0 tokens"),
-        ("--clients 0", "the number of clients is 0"),
-        ("--num-requests 0", "the number of requests is 0"),
-        ("--duration -1", "the duration in seconds is -1"),
+        ("--prompt-len 0", "--prompt-len is 0 tokens"),
+        ("--clients 0", "--clients is 0"),
+        ("--num-requests 0", "--num-requests is 0"),
+        ("--duration -1", "--duration is -1"),
         ("--goodput ttft", "is no objective"),
         ("--goodput ttft:5 ttft:6", "twice"),
         ("--cost-model step=-1", "step is -1 s"),
@@ -118,15 +121,93 @@ fn what_can_not_be_simulated_is_refused_with_value_and_limit() {
             "--max-num-batched-tokens 8 --max-num-seqs 16",
             "must be able to decode",
         ),
-        ("--block-size 0", "block_size is 0, it must be at least 1"),
-        ("--num-blocks 1", "num_blocks is 1, it must be at least 2"),
-        ("--engines 0", "the number of engines is 0"),
-        ("--max-model-len 4000000000 --block-size 1", "2^32 KV blocks"),
-        ("--seat-preemption", "seat_preemption needs the priority order"),
+        (
+            "--block-size 0",
+            "block-size 0 can't be used: it must be a multiple of",
+        ),
+        (
+            "--num-blocks 1",
+            "--num-gpu-blocks-override is 1, it must be at least 2",
+        ),
+        ("--engines 0", "--engines is 0"),
+        ("--max-model-len 4000000000 --max-num-seqs 200", "2^32 KV blocks"),
+        ("--block-size 20", "block-size 20 can't be used"),
+        (
+            "--max-num-active-seqs 200",
+            "--max-num-active-seqs is 200, above --max-num-seqs 128",
+        ),
+        (
+            "--engines 1000 --max-num-seqs 1024 --max-num-batched-tokens 2048",
+            "more than 33554432 blocks in all; lower --engines",
+        ),
+        (
+            "--max-model-len 2000000000 --num-blocks 100",
+            "--max-model-len is 2000000000",
+        ),
+        ("--request-rate 1e300", "--request-rate is 1e300;"),
+        ("--clients 1 --ramp -1", "--ramp is -1"),
+        (
+            "--seat-preemption",
+            "--seat-preemption needs --scheduling-policy priority",
+        ),
     ] {
         let text = refusal(line);
         assert!(text.contains(part), "{line}: {text}");
     }
+}
+
+#[test]
+fn a_sweep_of_too_many_points_is_refused() {
+    let list = (1..=101).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+    let text = refusal(&format!("--request-rate {list} --max-num-seqs {list}"));
+    assert!(
+        text.contains("make 10201 settings and loads, more than 10000"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pairs_that_a_server_refuses_are_named() {
+    let line = "--clients 2 --num-requests 4 --max-num-batched-tokens 8,64 --max-num-seqs 4,16,32";
+    let text = answer(&args(line)).unwrap();
+    assert!(
+        text.contains("2 pairs of tokens / seqs (8 / 16, 8 / 32)"),
+        "{text}"
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&answer(&args(&format!("{line} --json"))).unwrap()).unwrap();
+    assert_eq!(json["left_out"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_cap_on_running_sequences_is_proposed_where_it_is_one() {
+    let line = "--clients 2 --num-requests 4 --max-num-seqs 4,32 --max-num-active-seqs 16";
+    let setup = Setup::of(&args(line)).unwrap();
+    let command = |max_num_seqs| {
+        setup.serve_command(kvasir_sim::Setting {
+            max_num_batched_tokens: 2048,
+            max_num_seqs,
+        })
+    };
+    assert!(command(32).contains("--max-num-active-seqs 16"));
+    assert!(!command(4).contains("--max-num-active-seqs"));
+}
+
+#[test]
+fn answers_that_the_model_cuts_are_counted() {
+    let line = "--clients 1 --num-requests 5 --max-model-len 300 --prompt-len 250 --output-len 100";
+    let text = answer(&args(line)).unwrap();
+    assert!(text.contains("cut short    5 answers"), "{text}");
+    let sweep = answer(&args(&format!("{line} --max-num-seqs 4,8"))).unwrap();
+    assert!(
+        sweep.contains("In 2 rows answers were shorter than asked, up to 5 in one"),
+        "{sweep}"
+    );
+    assert!(
+        !answer(&args("--clients 1 --num-requests 5"))
+            .unwrap()
+            .contains("cut short")
+    );
 }
 
 #[test]

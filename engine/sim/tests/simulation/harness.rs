@@ -1,29 +1,9 @@
 //! A server like the default one, and short ways to play a workload on it.
 
-use kvasir_engine_core::{Policies, SchedulerConfig};
-use kvasir_sim::{
-    Arrivals, CostModel, Engines, Objectives, Pause, Report, Span, Synthetic, Workload, simulate,
-};
+use kvasir_sim::{Arrivals, Engines, Objectives, Pause, Report, Span, Synthetic, Workload, simulate};
 
 pub(crate) fn engines() -> Engines {
-    Engines {
-        limits: SchedulerConfig {
-            max_num_batched_tokens: 2048,
-            max_num_seqs: 128,
-            max_num_active_seqs: 128,
-            max_model_len: 8192,
-            block_size: 16,
-            num_blocks: 10_000,
-            enable_prefix_caching: true,
-            long_prefill_token_threshold: 0,
-            max_num_queued_reqs: 1024,
-            max_num_queued_tokens: 16 << 20,
-            ..SchedulerConfig::default()
-        },
-        policies: Policies::serve(),
-        cost: CostModel::DEFAULT,
-        count: 1,
-    }
+    Engines::default()
 }
 
 pub(crate) fn synthetic(synthetic: Synthetic) -> Workload {
