@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use kvasir_config::ConfigError;
+use kvasir_files::FileError;
 
 /// Why a command failed; [`Failure::exit_code`] is the table.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,9 @@ pub(crate) enum Failure {
     /// A recording gave other plans than the server executed.
     #[error("{0}")]
     Differs(String),
+    /// Some rows have no answer, the others do.
+    #[error("{0}")]
+    SomeRows(String),
     /// The scheduler thread panicked; its requests were failed.
     #[error("the scheduler crashed: {0}")]
     SchedulerCrashed(String),
@@ -51,13 +55,13 @@ impl Failure {
         Self::Failed(chain(error))
     }
 
-    /// The exit code: 64 bad configuration, 1 failed, 3 another result than recorded, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
+    /// The exit code: 64 bad configuration, 1 failed, 3 another result than recorded or some rows without an answer, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
     /// of `sysexits.h` (EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Configuration(_) | Self::Usage(_) => EXIT_CONFIGURATION,
             Self::Failed(_) => 1,
-            Self::Differs(_) => EXIT_HELD_BACK,
+            Self::Differs(_) | Self::SomeRows(_) => EXIT_HELD_BACK,
             Self::SchedulerCrashed(_) => 70,
             Self::ForcedShutdown { .. } | Self::GatewayForced { .. } | Self::SecondSignal => 75,
         }
@@ -69,6 +73,13 @@ pub(crate) const EXIT_CONFIGURATION: u8 = 64;
 
 /// The exit code of a diagnosis or comparison that found something: the command itself did its work.
 pub(crate) const EXIT_HELD_BACK: u8 = 3;
+
+impl From<FileError> for Failure {
+    /// The person who named the file can name another one.
+    fn from(error: FileError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
 
 impl From<Failure> for ExitCode {
     fn from(failure: Failure) -> Self {

@@ -25,6 +25,18 @@ impl DumpSignal {
             .map_err(|error| Failure::Failed(format!("can't catch signals: {error}")))
     }
 
+    /// Says whenever the signal comes that the engine, whose state is asked for, is another process. Never ends.
+    pub(crate) async fn decline(&mut self) -> ! {
+        loop {
+            if self.0.recv().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+            tracing::warn!(
+                "SIGUSR1: there is no engine in this process whose state could be dumped; send the signal to `kvasir engine`"
+            );
+        }
+    }
+
     /// Writes a dump of the engine whenever the signal comes. Never ends.
     pub(crate) async fn serve(&mut self, engine: &Engine) -> ! {
         loop {

@@ -105,9 +105,14 @@ struct Looks {
 }
 
 fn live_looks(target: &Target, interval: Duration) -> Result<Looks, Failure> {
-    let failed = |error| Failure::failed(&error);
-    let start = Instant::now();
-    let before = target.look().map_err(failed)?;
+    let look = || -> Result<(Snapshot, Instant, Duration), Failure> {
+        let start = Instant::now();
+        let snapshot = target.look().map_err(|error| Failure::failed(&error))?;
+        let took = start.elapsed();
+        // The server reads its figures somewhere between the question and the answer.
+        Ok((snapshot, start + took / 2, took))
+    };
+    let (before, began, first) = look()?;
     if io::stderr().is_terminal() {
         say(&format!(
             "looking at {} for {:.0} s",
@@ -116,11 +121,18 @@ fn live_looks(target: &Target, interval: Duration) -> Result<Looks, Failure> {
         ));
     }
     std::thread::sleep(interval);
-    let after = target.look().map_err(failed)?;
+    let (after, ended, second) = look()?;
+    let slowest = first.max(second);
+    if slowest > interval / 4 {
+        say(&format!(
+            "a look took {:.1} s, so the rates are inexact; a longer --interval helps",
+            slowest.as_secs_f64()
+        ));
+    }
     Ok(Looks {
         before,
         after,
-        seconds: start.elapsed().as_secs_f64(),
+        seconds: (ended - began).as_secs_f64(),
         complaint: target.complaint(),
     })
 }

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
 use kvasir_config::LogLevel;
-use kvasir_config::gateway::{gateway_schema, parse_gateway};
+use kvasir_config::gateway::{MAX_GATEWAY_FILE_BYTES, gateway_schema, parse_gateway};
 use kvasir_edge::Shutdown;
+use kvasir_files::{Limit, read_text_or_stdin};
 use kvasir_gateway::{Gateway, Settings, StartError, new_key};
 use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::time::UnixSeconds;
@@ -18,6 +19,17 @@ use super::{runtime, say};
 use crate::exit::Failure;
 use crate::logging;
 use crate::signals::Signals;
+
+pub(crate) const AFTER_HELP: &str = "\
+  kvasir gateway keys new --tenant acme >> keys.yaml
+  kvasir gateway check --files gateway.yaml
+  kvasir gateway schema > gateway.schema.json";
+
+/// What a ConfigMap holds; a thousand tenants take a third of it.
+const FILE_LIMIT: Limit = Limit {
+    max_bytes: MAX_GATEWAY_FILE_BYTES as u64,
+    advice: "is it the gateway's configuration? Keys may be in files of their own, under auth.apiKeys.files",
+};
 
 const SECONDS_PER_DAY: i64 = 24 * 60 * 60;
 
@@ -44,7 +56,7 @@ enum GatewayCommand {
     },
     /// Check a gateway's configuration; exit code 64 says that it can't be used
     Check {
-        /// The YAML file
+        /// The YAML file; - is standard input
         file: PathBuf,
         /// Read the files that it names, too: keys, key sets and the salt's secret
         #[arg(long)]
@@ -163,11 +175,10 @@ fn log_level(text: &str) -> Result<LogLevel, String> {
 
 fn check(file: &Path, with_files: bool) -> Result<(), Failure> {
     let name = file.display();
-    let yaml = std::fs::read_to_string(file)
-        .map_err(|error| Failure::Usage(format!("can't read {name}: {error}")))?;
+    let yaml = read_text_or_stdin(file, FILE_LIMIT)?;
     let config = parse_gateway(&yaml).map_err(|faults| {
-        let lines: Vec<String> = faults.0.iter().map(|fault| format!("  {fault}")).collect();
-        Failure::Usage(format!("{name} can't be used:\n{}", lines.join("\n")))
+        let lines = faults.to_string().replace('\n', "\n  ");
+        Failure::Usage(format!("{name} can't be used:\n  {lines}"))
     })?;
     if with_files {
         Settings::load(&config).map_err(|error| Failure::Usage(format!("{name} can't be used: {error}")))?;

@@ -19,7 +19,9 @@ pub(crate) const AFTER_HELP: &str = "\
 Input: a line per prompt, or a JSON object per line with `prompt` or `messages`, any sampling field of the HTTP routes, and \
 optionally an `id`; rows of OpenAI batch files are understood too.
 Output: a JSON object per line with `index`, `id`, `text`, `finish_reason` and `usage`, or `error`, in the order in which \
-rows are done, and `request_digest`, which tells a later run whether the row still asks the same. A run that was stopped continues when the same command is given again.
+rows are done, and `request_digest`, which tells a later run whether the row still asks the same. A run that was stopped continues when the same command is given again; rows that failed are asked again, \
+and of several lines of a row the last one counts.
+Exit code: 0 every row has an answer; 3 some rows failed; 1 none could be answered, or the run ended early; 64 wrong usage.
 
   kvasir generate --prompt 'The capital of France is' --max-tokens 8
   kvasir generate --input questions.jsonl --output answers.jsonl";
@@ -119,7 +121,7 @@ pub(crate) fn run(args: GenerateArgs) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     runtime.block_on(llm.shut_down());
-    finish(&result?, began)
+    finish(&result?, &done, began)
 }
 
 fn input(path: Option<&Path>, prompts: Vec<String>, format: Option<InputFormat>) -> Result<Input, Failure> {
@@ -140,9 +142,13 @@ fn output(path: &Path, input: Option<&Path>, overwrite: bool) -> Result<(Box<dyn
     }
     let (file, done) =
         open_output(path, input, overwrite).map_err(|error| Failure::Usage(error.to_string()))?;
-    if done.len() > 0 {
+    if done.len() + done.num_failed() > 0 {
+        let again = match done.num_failed() {
+            0 => String::new(),
+            failed => format!(", {failed} failed and are asked again"),
+        };
         say(&format!(
-            "continuing {}: {} rows are done",
+            "continuing {}: {} rows are done{again}",
             path.display(),
             done.len()
         ));
@@ -160,7 +166,7 @@ fn rate(summary: &Summary, began: Instant) -> f64 {
     summary.usage.completion_tokens as f64 / began.elapsed().as_secs_f64().max(1e-3)
 }
 
-fn finish(summary: &Summary, began: Instant) -> Result<(), Failure> {
+fn finish(summary: &Summary, done: &Done, began: Instant) -> Result<(), Failure> {
     let skipped = if summary.skipped > 0 {
         format!(", {} skipped", summary.skipped)
     } else {
@@ -185,6 +191,17 @@ fn finish(summary: &Summary, began: Instant) -> Result<(), Failure> {
     }
     if summary.failed > 0 && summary.answered + summary.skipped == 0 {
         return Err(Failure::Failed(format!("no row could be answered: {figures}")));
+    }
+    let left_over = (done.len() as u64).saturating_sub(summary.skipped);
+    if left_over > 0 {
+        say(&format!(
+            "the output also holds {left_over} rows of an earlier run that this input doesn't have; --overwrite begins anew"
+        ));
+    }
+    if summary.failed > 0 {
+        return Err(Failure::SomeRows(format!(
+            "{figures}; the output says why rows failed, and the same command asks them again"
+        )));
     }
     say(&figures);
     Ok(())

@@ -37,6 +37,25 @@ const STYLES: Styles = Styles::styled()
 const OPTIONS_NOTE: &str = "Each option can also be set by an environment variable (--max-model-len is \
     KVASIR_MAX_MODEL_LEN) or in the YAML file that --config names; flags win over variables, variables over the file.";
 
+const SERVE_AFTER_HELP: &str = concat!(
+    "  kvasir serve\n",
+    "  kvasir serve ./model.gguf --port 9000 --max-num-seqs 32\n",
+    "  kvasir serve org/name:Q4_K_M --host 0.0.0.0 --api-key-file keys.txt\n",
+    "  kvasir serve --engine unix:/tmp/kvasir.sock\n\n",
+    "Exit code: 0 stopped and drained; 1 can't start; 64 wrong configuration; 70 the scheduler crashed; 75 the shutdown was forced."
+);
+
+const ENGINE_AFTER_HELP: &str = concat!(
+    "  kvasir engine --listen unix:/tmp/kvasir.sock\n",
+    "  kvasir engine ./model.gguf --listen 127.0.0.1:50051"
+);
+
+const CHAT_AFTER_HELP: &str = concat!(
+    "  kvasir chat --system 'Answer in one sentence.'\n",
+    "  kvasir chat --url http://127.0.0.1:8000\n",
+    "  cat question.txt | kvasir chat --one-message"
+);
+
 /// Serves large language models.
 #[derive(Debug, Parser)]
 #[command(name = "kvasir", version, styles = STYLES, max_term_width = 110, propagate_version = true)]
@@ -49,13 +68,13 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Serve a model over HTTP, with the API of OpenAI
-    #[command(after_help = OPTIONS_NOTE)]
+    #[command(after_help = with_options_note(SERVE_AFTER_HELP))]
     Serve(Flags<Serve>),
     /// Serve a model over gRPC, for `kvasir serve --engine`
-    #[command(after_help = OPTIONS_NOTE)]
+    #[command(after_help = with_options_note(ENGINE_AFTER_HELP))]
     Engine(Flags<Engine>),
     /// Talk to a model in the terminal
-    #[command(after_help = OPTIONS_NOTE)]
+    #[command(after_help = with_options_note(CHAT_AFTER_HELP))]
     Chat(Box<chat::ChatArgs>),
     /// Complete many prompts from a file, without a server
     #[command(after_help = generate::AFTER_HELP)]
@@ -67,13 +86,19 @@ enum CliCommand {
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(doctor::DoctorArgs),
     /// Serve as the door of a service: check who asks and choose an engine
+    #[command(after_help = gateway::AFTER_HELP)]
     Gateway(gateway::GatewayArgs),
     /// List, fetch and remove models
+    #[command(after_help = models::AFTER_HELP)]
     Models(models::ModelsArgs),
     /// Run the recorded inputs of a server's scheduler again
     Replay(replay::ReplayArgs),
     /// Print the completion script of a shell
     Completions(completions::CompletionsArgs),
+}
+
+fn with_options_note(text: &str) -> String {
+    format!("{OPTIONS_NOTE}\n\n{text}")
 }
 
 /// Runs the command that the process was started with.

@@ -13,6 +13,12 @@ use crate::fetch::{self, CachedModel, FetchOptions};
 use crate::logging;
 use crate::progress::{Bars, Watcher};
 
+pub(crate) const AFTER_HELP: &str = "\
+  kvasir models list
+  kvasir models pull org/name:Q4_K_M
+  kvasir serve $(kvasir models path)
+  kvasir models rm org/name";
+
 /// What to do with which model.
 #[derive(Debug, Args)]
 pub(crate) struct ModelsArgs {

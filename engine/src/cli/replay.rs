@@ -5,20 +5,32 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvasir_engine_core::{Event, FinishReason, StepPlan};
+use kvasir_files::{Limit, read_or_stdin};
 use kvasir_service::dump::{Dump, Replayed};
 
 use super::say;
 use crate::exit::Failure;
+
+/// A dump is held in memory, and so is what is decoded of it.
+pub(crate) const DUMP_LIMIT: Limit = Limit {
+    max_bytes: 2 << 30,
+    advice: "is it a dump of kvasir serve? A lower --record-inputs gives smaller ones",
+};
 
 /// Which recording, and what to print of it.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A dump comes from GET /debug/dump (kvasir serve --enable-debug-dump), or from the folder of --dump-dir; \
     it holds a recording if the server ran with --record-inputs. The plans are printed as the server executed them, byte \
-    for byte; exit code 3 says that a plan differs, 1 that the file can't be replayed."
+    for byte; exit code 3 says that a plan differs, 1 that the file can't be replayed.
+
+  kvasir serve --record-inputs 20000 --dump-dir dumps
+  kill -USR1 $(pgrep -x kvasir)
+  kvasir replay --summary dumps/kvasir-*-asked.dump.json
+  curl -s http://127.0.0.1:8000/debug/dump | kvasir replay --quiet -"
 )]
 pub(crate) struct ReplayArgs {
-    /// The dump
+    /// The dump; - is standard input
     file: PathBuf,
     /// Print what happened to each sequence, too
     #[arg(long)]
@@ -33,8 +45,7 @@ pub(crate) struct ReplayArgs {
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let name = args.file.display();
-    let bytes =
-        std::fs::read(&args.file).map_err(|error| Failure::Usage(format!("can't read {name}: {error}")))?;
+    let bytes = read_or_stdin(&args.file, DUMP_LIMIT)?;
     let unusable = |error| Failure::Failed(format!("{name}: {error}"));
     let dump = Dump::from_bytes(&bytes).map_err(unusable)?;
     let mut printer = Printer {

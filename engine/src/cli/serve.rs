@@ -45,6 +45,16 @@ pub(crate) fn run(flags: Flags<Serve>) -> Result<(), Failure> {
             "record-inputs costs time and memory, and nothing can fetch the recording: give --dump-dir or --enable-debug-dump"
         );
     }
+    if settings.http.enable_debug_dump.value {
+        let who = if keys.is_empty() {
+            "everyone who can reach this port"
+        } else {
+            "every API key"
+        };
+        tracing::warn!(
+            "GET /debug/dump gives {who} the token ids of everybody's prompts (enable-debug-dump)"
+        );
+    }
     if settings.http.engine.value.is_some() {
         settings.restrict_to_edge(EDGE_KEYS)?;
     }
@@ -94,7 +104,10 @@ async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(
             result = running => result,
             never = dump_signal.serve(engine) => never,
         },
-        None => running.await,
+        None => tokio::select! {
+            result = running => result,
+            never = dump_signal.decline() => never,
+        },
     };
     if let Some(engine) = started.engine {
         finish(engine, &result).await;
@@ -257,3 +270,7 @@ mod tests {
         assert_eq!(default_names("SmolLM2", Some(".")), ["SmolLM2"]);
     }
 }
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod crash;

@@ -7,6 +7,8 @@ use kvasir_config::{
     Report, Secret, Spec, env_layer, file_layer, parse_key_file,
 };
 
+use kvasir_files::Limit;
+
 use super::flags::{Flags, Role, all_specs};
 use crate::exit::Failure;
 use crate::llm::LlmOptions;
@@ -123,6 +125,5 @@ fn read_file(path: &Path, specs: &[Spec]) -> Result<Layer, Failure> {
 
 /// Reads a small text file that the configuration names.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(|error| Failure::Usage(format!("can't read {}: {error}", path.display())))
+    Ok(kvasir_files::read_text(path, Limit::SMALL)?)
 }

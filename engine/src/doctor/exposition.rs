@@ -1,13 +1,13 @@
 //! The text that `/metrics` answers: Prometheus' text format, and OpenMetrics as far as it looks the same.
 //!
-//! Total and bounded: any text gives samples, lines that break the format are passed over, and what is kept is bounded by [`MAX_SAMPLES`]. Only figures
-//! that the doctor can read are kept.
+//! Bounded: a text with more than [`MAX_SAMPLES`] is refused, as is one that was cut off, since a part of the figures would give a wrong diagnosis.
+//! Lines that break the format are passed over. Only figures that the doctor can read are kept.
 //!
 //! Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>, "Text-based format".
 
 use std::collections::BTreeMap;
 
-/// Samples that are kept; a server with eight engines has some 5,000.
+/// Samples that are read; a server with eight engines has some 5,000.
 pub(crate) const MAX_SAMPLES: usize = 100_000;
 
 /// Labels of one sample that are kept.
@@ -39,18 +39,40 @@ pub(crate) struct Histogram {
     pub(crate) buckets: Vec<(f64, f64)>,
 }
 
+/// Why a scrape isn't taken for the whole of a server's figures.
+#[derive(Debug, Eq, PartialEq, thiserror::Error)]
+pub(crate) enum Partial {
+    /// There is more.
+    #[error(
+        "there are more than {MAX_SAMPLES} samples; look at one server of several, not at what collects their figures"
+    )]
+    TooMany,
+    /// The format ends every line.
+    #[error("the text breaks off in its last line; take it again")]
+    CutOff,
+}
+
 /// Reads a scrape.
-pub(crate) fn parse(text: &str) -> Samples {
+///
+/// # Errors
+/// If it can't be all of one server's figures.
+pub(crate) fn parse(text: &str) -> Result<Samples, Partial> {
+    if !text.is_empty() && !text.ends_with('\n') {
+        return Err(Partial::CutOff);
+    }
     let mut samples = Samples::default();
     let is_known = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let known = text
         .lines()
         .filter_map(parse_line)
         .filter(|(name, _)| is_known(name));
-    for (name, sample) in known.take(MAX_SAMPLES) {
+    for (count, (name, sample)) in known.enumerate() {
+        if count == MAX_SAMPLES {
+            return Err(Partial::TooMany);
+        }
         samples.by_name.entry(name.to_owned()).or_default().push(sample);
     }
-    samples
+    Ok(samples)
 }
 
 impl Samples {
@@ -96,35 +118,34 @@ impl Samples {
             let samples = self.by_name.get(&format!("{name}{suffix}"))?;
             Some(samples.iter().map(|sample| sample.value).sum::<f64>())
         };
-        let mut histogram = Histogram {
-            sum: total("_sum")?,
-            count: total("_count")?,
-            buckets: Vec::new(),
+        let of_bucket = |bucket: &Sample| {
+            let bound: f64 = bucket.label("le")?.parse().ok()?;
+            (!bound.is_nan()).then_some((bound, bucket.value))
         };
         let buckets = self.by_name.get(&format!("{name}_bucket"));
-        for bucket in buckets.into_iter().flatten() {
-            if let Some(bound) = bucket.label("le").and_then(|le| le.parse::<f64>().ok()) {
-                histogram.add_bucket(bound, bucket.value);
-            }
-        }
-        Some(histogram)
+        let buckets: Vec<(f64, f64)> = buckets.into_iter().flatten().filter_map(of_bucket).collect();
+        Some(Histogram {
+            sum: total("_sum")?,
+            count: total("_count")?,
+            buckets: summed(buckets),
+        })
     }
 }
 
-impl Histogram {
-    fn add_bucket(&mut self, bound: f64, count: f64) {
-        if bound.is_nan() {
-            return;
+/// Counts of equal bounds in one, ascending.
+fn summed(mut buckets: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    buckets.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    buckets.dedup_by(|later, kept| {
+        let is_same = later.0.total_cmp(&kept.0).is_eq();
+        if is_same {
+            kept.1 += later.1;
         }
-        match self
-            .buckets
-            .binary_search_by(|(other, _)| other.total_cmp(&bound))
-        {
-            Ok(at) => self.buckets[at].1 += count,
-            Err(at) => self.buckets.insert(at, (bound, count)),
-        }
-    }
+        is_same
+    });
+    buckets
+}
 
+impl Histogram {
     /// What was added since `before`; none if the counts went back, as they do when a server starts anew.
     pub(crate) fn since(&self, before: &Self) -> Option<Self> {
         let (sum, count) = (self.sum - before.sum, self.count - before.count);
@@ -132,11 +153,9 @@ impl Histogram {
             return None;
         }
         let earlier = |bound: f64| {
-            let same = before
-                .buckets
-                .iter()
-                .find(|(other, _)| other.total_cmp(&bound).is_eq());
-            same.map_or(0.0, |(_, count)| *count)
+            let buckets = &before.buckets;
+            let same = buckets.binary_search_by(|(other, _)| other.total_cmp(&bound));
+            same.map_or(0.0, |at| buckets[at].1)
         };
         let buckets = self.buckets.iter();
         Some(Self {
@@ -233,9 +252,14 @@ fn parse_quoted(text: &str) -> Option<(String, &str)> {
 mod tests {
     use super::*;
 
+    /// Samples of a text without the end of its last line.
+    fn samples(text: &str) -> Samples {
+        parse(&format!("{text}\n")).unwrap()
+    }
+
     #[test]
     fn samples_are_summed_over_their_label_sets() {
-        let samples = parse(
+        let samples = samples(
             "# HELP vllm:num_requests_running Requests\n\
              # TYPE vllm:num_requests_running gauge\n\
              vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 3.0\n\
@@ -254,7 +278,7 @@ mod tests {
 
     #[test]
     fn histograms_are_summed_by_their_bounds() {
-        let samples = parse(
+        let samples = samples(
             "vllm:t_bucket{engine=\"0\",le=\"1.0\"} 1\nvllm:t_bucket{engine=\"0\",le=\"+Inf\"} 2\n\
              vllm:t_bucket{engine=\"1\",le=\"+Inf\"} 4\nvllm:t_bucket{engine=\"1\",le=\"1\"} 4\n\
              vllm:t_sum{engine=\"0\"} 8\nvllm:t_sum{engine=\"1\"} 1\n\
@@ -281,7 +305,7 @@ mod tests {
 
     #[test]
     fn labels_may_hold_anything_in_quotes() {
-        let samples = parse(r#"kvasir_x{a="b,c}=\"d\" \\ \n",num="12",} 1"#);
+        let samples = samples(r#"kvasir_x{a="b,c}=\"d\" \\ \n",num="12",} 1"#);
         assert_eq!(samples.label("kvasir_x", "a"), Some("b,c}=\"d\" \\ \n"));
         assert_eq!(samples.label_sum("kvasir_x", "num"), Some(12.0));
         assert_eq!(samples.label_sum("kvasir_x", "a"), None);
@@ -291,8 +315,8 @@ mod tests {
     fn lines_that_break_the_format_are_passed_over() {
         let text = "vllm:a{b=\"c 1\nvllm:a{b} 1\nvllm:a{ 1\nvllm:a\nvllm:a \nvllm:a NaN\nvllm:a +Inf\nvllm:a x\n{a=\"b\"} 1\n\u{0}\n\
              vllm:a{b=\"\\";
-        assert_eq!(parse(text), Samples::default());
-        assert_eq!(parse(&format!("{text}\nvllm:a 1")).sum("vllm:a"), Some(1.0));
+        assert_eq!(samples(text), Samples::default());
+        assert_eq!(samples(&format!("{text}\nvllm:a 1")).sum("vllm:a"), Some(1.0));
     }
 
     #[test]
@@ -300,16 +324,42 @@ mod tests {
         let line = "vllm:é{key=\"wörld\\\\\",le=\"+Inf\"} 1.5e3 170\n";
         for end in 0..=line.len() {
             if line.is_char_boundary(end) {
-                parse(&line[..end]);
-                parse(&line[end..]);
+                samples(&line[..end]);
+                samples(&line[end..]);
             }
         }
-        let many = parse(&"vllm:a 1\n".repeat(MAX_SAMPLES + 10));
-        assert_eq!(many.sum("vllm:a"), Some(MAX_SAMPLES as f64));
+        let many = "vllm:a 1\n".repeat(MAX_SAMPLES);
+        assert_eq!(parse(&many).unwrap().sum("vllm:a"), Some(MAX_SAMPLES as f64));
+        assert_eq!(parse(&(many + "vllm:a 1\n")), Err(Partial::TooMany));
         let labels: Vec<String> = (0..2 * MAX_LABELS).map(|i| format!("l{i}=\"{i}\"")).collect();
         let labels = labels.join(",");
-        let wide = parse(&format!("vllm:a{{{labels}}} 1"));
+        let wide = samples(&format!("vllm:a{{{labels}}} 1"));
         assert_eq!(wide.label("vllm:a", "l63"), Some("63"));
         assert_eq!(wide.label("vllm:a", "l64"), None);
+    }
+
+    #[test]
+    fn a_text_that_breaks_off_is_not_taken_for_the_whole() {
+        assert_eq!(parse("vllm:a 1\nvllm:b 12"), Err(Partial::CutOff));
+        assert_eq!(parse(""), Ok(Samples::default()));
+    }
+
+    #[test]
+    fn histograms_of_any_number_of_bounds_are_compared() {
+        let text = |count: usize| {
+            let mut text = format!("vllm:t_sum {count}\nvllm:t_count {count}\n");
+            for bound in (0..45_000).rev() {
+                text += &format!(
+                    "vllm:t_bucket{{le=\"{bound}\"}} {count}\nvllm:t_bucket{{le=\"{bound}.0\"}} 1\n"
+                );
+            }
+            parse(&text).unwrap().histogram("vllm:t").unwrap()
+        };
+        let added = text(7).since(&text(3)).unwrap();
+        assert_eq!(added.buckets.len(), 45_000);
+        assert_eq!(
+            (added.buckets[9], added.buckets[44_999]),
+            ((9.0, 4.0), (44_999.0, 4.0))
+        );
     }
 }

@@ -16,7 +16,7 @@ mod snapshot;
 mod tests;
 
 pub(crate) use diagnosis::diagnose;
-pub(crate) use exposition::parse;
+pub(crate) use exposition::{Partial, parse};
 pub(crate) use finding::{Diagnosis, State};
 pub(crate) use render::render;
 pub(crate) use snapshot::{Server, Snapshot, Window};

@@ -1,13 +1,18 @@
 //! Looks at a running server, or at what was recorded of one.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::{Snapshot, parse};
+use kvasir_files::{FileError, Limit};
 
-/// Longest scrape, in bytes. That of a server with dozens of engines is below a tenth of it.
-const MAX_BYTES: u64 = 16 << 20;
+use super::{Partial, Snapshot, parse};
+
+/// The scrape of a server with dozens of engines is below a tenth of this.
+const LIMIT: Limit = Limit {
+    max_bytes: 16 << 20,
+    advice: "is it what the /metrics of one server answered?",
+};
 
 /// For a whole request: figures that take longer say enough.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -16,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScrapeError {
     /// Nobody answers.
-    #[error("can't reach {url}: {source}")]
+    #[error("can't reach {url}: {source}; {}", advice(source))]
     Unreachable {
         /// What was asked for.
         url: String,
@@ -47,14 +52,23 @@ pub(crate) enum ScrapeError {
         /// What happened.
         source: std::io::Error,
     },
-    /// A recorded file can't be read.
-    #[error("can't read the recorded figures {path}: {source}", path = .path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// What happened.
-        source: std::io::Error,
+    /// The answer goes on and on.
+    #[error("{url} answers more than {} bytes; {}", LIMIT.max_bytes, LIMIT.advice)]
+    TooLong {
+        /// What was asked for.
+        url: String,
     },
+    /// It isn't all of the figures.
+    #[error("{origin}: {source}")]
+    Partial {
+        /// Where they come from.
+        origin: String,
+        /// What is missing.
+        source: Partial,
+    },
+    /// A recorded file can't be read.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The text holds nothing that the doctor knows.
     #[error("{0} has no figure whose name begins with vllm: or kvasir_; is it a server of kvasir or vLLM?")]
     Foreign(String),
@@ -111,9 +125,12 @@ impl Target {
             status => return Err(ScrapeError::Status { url, status }),
         }
         let mut body = Vec::new();
-        let mut reader = response.into_body().into_reader().take(MAX_BYTES);
+        let mut reader = response.into_body().into_reader().take(LIMIT.max_bytes + 1);
         if let Err(source) = reader.read_to_end(&mut body) {
             return Err(ScrapeError::Read { url, source });
+        }
+        if body.len() as u64 > LIMIT.max_bytes {
+            return Err(ScrapeError::TooLong { url });
         }
         snapshot(&String::from_utf8_lossy(&body), &url)
     }
@@ -150,22 +167,35 @@ impl Target {
 /// # Errors
 /// If the file can't be read or holds other text.
 pub(crate) fn recorded(path: &Path) -> Result<Snapshot, ScrapeError> {
-    let failed = |source| ScrapeError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let mut body = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(MAX_BYTES).read_to_end(&mut body).map_err(failed)?;
+    let body = kvasir_files::read(path, LIMIT)?;
     snapshot(&String::from_utf8_lossy(&body), &path.display().to_string())
 }
 
 fn snapshot(text: &str, origin: &str) -> Result<Snapshot, ScrapeError> {
-    let samples = parse(text);
+    let samples = parse(text).map_err(|source| ScrapeError::Partial {
+        origin: origin.to_owned(),
+        source,
+    })?;
     if samples.has("vllm:") || samples.has("kvasir_") {
         Ok(Snapshot::of(&samples))
     } else {
         Err(ScrapeError::Foreign(origin.to_owned()))
+    }
+}
+
+/// What to do about a connection that didn't come about.
+fn advice(error: &ureq::Error) -> &'static str {
+    use std::io::ErrorKind;
+    match error {
+        ureq::Error::Timeout(_) => {
+            "it doesn't answer in 20 s: is it a server of kvasir or vLLM, and is the way to it open?"
+        }
+        ureq::Error::HostNotFound => "is the name right? A server on this machine is http://127.0.0.1:8000",
+        ureq::Error::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            "nobody listens there: is the server running, and is the port right?"
+        }
+        ureq::Error::BadUri(_) => "write it as http://127.0.0.1:8000",
+        _ => "is it the address of a server of kvasir or vLLM, and is http:// or https:// right?",
     }
 }
 
@@ -200,5 +230,25 @@ mod tests {
     fn other_programs_are_not_diagnosed() {
         let error = snapshot("go_goroutines 7\nprocess_cpu_seconds_total 3\n", "x").unwrap_err();
         assert!(matches!(error, ScrapeError::Foreign(_)), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_looked_for_by_the_reader() {
+        // Port 9 of loopback: nobody listens.
+        let error = Target::new("http://127.0.0.1:9", None).look().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.ends_with("is the server running, and is the port right?"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn figures_without_their_end_are_refused() {
+        let error = snapshot("kvasir_x 1\nkvasir_y 2", "x").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "x: the text breaks off in its last line; take it again"
+        );
     }
 }

@@ -391,7 +391,8 @@ fn vllm(preemptions: f64, waiting: f64) -> Snapshot {
          vllm:generation_tokens_total{{{labels}}} 1000.0\n\
          vllm:cache_config_info{{block_size=\"16\",enable_prefix_caching=\"True\",engine=\"0\",num_gpu_blocks=\"1000\"}} 1.0\n\
          process_cpu_seconds_total 17.0\n"
-    )))
+    ))
+    .unwrap())
 }
 
 #[test]
@@ -451,7 +452,7 @@ fn absurd_figures_give_a_diagnosis_all_the_same() {
     let look = |shift: usize| {
         let line = |(i, name): (usize, &&str)| format!("{name} {}\n", values[(i * 3 + shift) % values.len()]);
         let lines: Vec<String> = names.iter().enumerate().map(line).collect();
-        Snapshot::of(&parse(&lines.concat()))
+        Snapshot::of(&parse(&lines.concat()).unwrap())
     };
     for before in 0..values.len() {
         for after in 0..values.len() {

@@ -1,9 +1,9 @@
 //! The output file: JSON lines that tell which rows are done, so that a run continues where an earlier one stopped.
 //!
-//! A row counts as done once its line ends in a line break; each line is written by one call. What a killed process left
-//! behind the last line break is cut off.
+//! A row counts as done once it has an answer in a line that ends in a line break; each line is written by one call. What a killed process left
+//! behind the last line break is cut off. A row that failed is asked again, so it may have several lines: the last one counts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -14,38 +14,56 @@ use serde_json::{Value, json};
 use super::row::Row;
 use crate::answerer::{Answer, AnswerError};
 
-/// Rows that an earlier run finished, each with the digest of what it asked.
+/// Rows that an earlier run answered, each with the digest of what it asked. Rows that failed aren't among them: they are asked again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Done {
-    ids: BTreeMap<String, String>,
-    indexes: BTreeMap<u64, String>,
+    answered: BTreeMap<Key, String>,
+    failed: BTreeSet<Key>,
+}
+
+/// What tells rows apart.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Key {
+    Id(String),
+    Index(u64),
 }
 
 impl Done {
     /// What the row asked when it was answered, by its id if it has one, else by its number; `None` if it wasn't.
     pub(crate) fn digest(&self, row: &Row) -> Option<&str> {
-        let digest = match &row.id {
-            Some(id) => self.ids.get(id),
-            None => self.indexes.get(&row.index),
+        let key = match &row.id {
+            Some(id) => Key::Id(id.clone()),
+            None => Key::Index(row.index),
         };
-        digest.map(String::as_str)
+        self.answered.get(&key).map(String::as_str)
     }
 
-    /// How many there are.
+    /// How many were answered.
     pub(crate) fn len(&self) -> usize {
-        self.ids.len() + self.indexes.len()
+        self.answered.len()
     }
 
+    /// How many have nothing but an error.
+    pub(crate) fn num_failed(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// Takes a line of the output; says whether it is one.
     fn add(&mut self, line: &Value) -> bool {
         let Some(digest) = line.get(DIGEST_FIELD).and_then(Value::as_str) else {
             return false;
         };
-        let digest = digest.to_owned();
-        match (line.get("id"), line.get("index").and_then(Value::as_u64)) {
-            (Some(Value::String(id)), _) => self.ids.insert(id.clone(), digest),
-            (None, Some(index)) => self.indexes.insert(index, digest),
+        let key = match (line.get("id"), line.get("index").and_then(Value::as_u64)) {
+            (Some(Value::String(id)), _) => Key::Id(id.clone()),
+            (None, Some(index)) => Key::Index(index),
             _ => return false,
         };
+        if line.get("error").is_some() {
+            self.failed.insert(key);
+        } else {
+            self.failed.remove(&key);
+            self.answered.insert(key, digest.to_owned());
+        }
         true
     }
 }

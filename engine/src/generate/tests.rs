@@ -201,6 +201,22 @@ fn rows_at_fault_become_error_lines_and_the_rest_is_answered() {
 }
 
 #[test]
+fn rows_that_failed_are_asked_again_and_those_that_were_answered_are_not() {
+    let (_folder, path) = temporary();
+    let input = "{\"prompt\": \"bad\"}\n{\"prompt\": \"two\"}\n";
+    run_over(&path, input, 1);
+    let again = run_over(&path, input, 1);
+    assert_eq!(again.asked, ["bad"]);
+    let summary = again.result.unwrap();
+    assert_eq!((summary.failed, summary.skipped), (1, 1));
+    // Mended in the input: the row may ask something else, for it has no answer yet.
+    let mended = run_over(&path, &input.replace("bad", "good"), 1);
+    assert_eq!(mended.asked, ["good"]);
+    let (_, done) = open_output(&path, None, false).unwrap();
+    assert_eq!((done.len(), done.num_failed()), (2, 0));
+}
+
+#[test]
 fn failing_engine_ends_the_run_without_marking_its_row_done() {
     let (_folder, path) = temporary();
     let input = "{\"prompt\": \"one\"}\n{\"prompt\": \"crash\"}\n{\"prompt\": \"three\"}\n";
