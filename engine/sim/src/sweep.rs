@@ -56,7 +56,7 @@ pub struct Point {
 impl Sweep {
     /// Every point, by load and then by setting as they were given. Settings that a server refuses are [left out](Self::left_out).
     pub fn points(&self) -> Vec<Point> {
-        let settings = || self.settings().filter(Setting::is_possible);
+        let settings = || self.settings().filter(|setting| setting.is_possible());
         let points = |&load: &Load| settings().map(move |setting| Point { setting, load });
         self.loads.iter().flat_map(points).collect()
     }
@@ -91,7 +91,7 @@ impl Sweep {
 
 impl Setting {
     /// Whether every sequence can decode in each step.
-    fn is_possible(&self) -> bool {
+    fn is_possible(self) -> bool {
         self.max_num_batched_tokens >= self.max_num_seqs
     }
 

@@ -99,15 +99,16 @@ async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(
         .map_err(|error| Failure::failed(&error))?;
     banner::show(&settings, &edge, listening.address(), !keys.is_empty());
     let running = run_until_stopped(edge, listening, &mut signals, &started, &settings);
-    let result = match &started.engine {
-        Some(engine) => tokio::select! {
+    let result = if let Some(engine) = &started.engine {
+        tokio::select! {
             result = running => result,
             never = dump_signal.serve(engine) => never,
-        },
-        None => tokio::select! {
+        }
+    } else {
+        tokio::select! {
             result = running => result,
             never = dump_signal.decline() => never,
-        },
+        }
     };
     if let Some(engine) = started.engine {
         finish(engine, &result).await;

@@ -24,7 +24,7 @@ impl PeerLog {
             Ok(()) => {}
             Err(PeerError::Io(error)) => tracing::debug!(%error, "a reader of KV events has left"),
             Err(PeerError::Idle) => {
-                tracing::debug!("a reader of KV events asked for nothing and was sent away")
+                tracing::debug!("a reader of KV events asked for nothing and was sent away");
             }
             Err(error) => {
                 if let Some(not_logged) = next(&self.turned_away) {

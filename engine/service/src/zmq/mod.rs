@@ -138,31 +138,11 @@ impl EventSender {
 /// # Errors
 /// See [`ZmqError`].
 pub(crate) fn start(config: &ZmqConfig, dp_rank: u32) -> Result<(EventSender, ZmqPublisher), ZmqError> {
-    for (name, value) in [("hwm", config.hwm), ("max_queue_size", config.max_queue_size)] {
-        if value == 0 {
-            return Err(ZmqError::Zero(name));
-        }
-    }
-    let endpoint = Endpoint::parse(&config.endpoint, dp_rank)?;
-    let binds = config.bind.unwrap_or_else(|| endpoint.is_bound_by_vllm());
-    let replay = config
-        .replay_endpoint
-        .as_deref()
-        .map(|text| Endpoint::parse(text, dp_rank))
-        .transpose()?;
-    if let Some(replay) = replay.as_ref().filter(|replay| replay.meets(&endpoint)) {
-        return Err(ZmqError::SamePlace {
-            endpoint: endpoint.to_string(),
-            replay_endpoint: replay.to_string(),
-        });
-    }
-    for endpoint in [Some(&endpoint), replay.as_ref()].into_iter().flatten() {
-        if !endpoint.is_local() {
-            tracing::warn!(
-                "KV EVENTS LEAVE THIS MACHINE THROUGH {endpoint}: they carry the tokens of every prompt, unencrypted, to whoever reads there"
-            );
-        }
-    }
+    let Places {
+        endpoint,
+        binds,
+        replay,
+    } = places(config, dp_rank)?;
     let (batches, receiver) = mpsc::channel(config.max_queue_size);
     let publication = Publication {
         hub: Arc::new(Mutex::new(Hub::new(config.buffer_steps))),
@@ -191,6 +171,62 @@ pub(crate) fn start(config: &ZmqConfig, dp_rank: u32) -> Result<(EventSender, Zm
         .map_err(ZmqError::Thread)?;
     let gone = || ZmqError::Thread(io::Error::other("the thread ended"));
     let (endpoint, replay_endpoint) = opening.recv().map_err(|_| gone())??;
+    announce(&endpoint, replay_endpoint.as_deref(), binds);
+    let sender = EventSender {
+        batches,
+        next: 0,
+        is_losing: false,
+    };
+    let publisher = ZmqPublisher {
+        endpoint,
+        replay_endpoint,
+        _thread: thread,
+    };
+    Ok((sender, publisher))
+}
+
+/// Where the sockets are to be.
+struct Places {
+    endpoint: Endpoint,
+    binds: bool,
+    replay: Option<Endpoint>,
+}
+
+/// Reads and checks the configuration.
+fn places(config: &ZmqConfig, dp_rank: u32) -> Result<Places, ZmqError> {
+    for (name, value) in [("hwm", config.hwm), ("max_queue_size", config.max_queue_size)] {
+        if value == 0 {
+            return Err(ZmqError::Zero(name));
+        }
+    }
+    let endpoint = Endpoint::parse(&config.endpoint, dp_rank)?;
+    let binds = config.bind.unwrap_or_else(|| endpoint.is_bound_by_vllm());
+    let replay = config
+        .replay_endpoint
+        .as_deref()
+        .map(|text| Endpoint::parse(text, dp_rank))
+        .transpose()?;
+    if let Some(replay) = replay.as_ref().filter(|replay| replay.meets(&endpoint)) {
+        return Err(ZmqError::SamePlace {
+            endpoint: endpoint.to_string(),
+            replay_endpoint: replay.to_string(),
+        });
+    }
+    for endpoint in [Some(&endpoint), replay.as_ref()].into_iter().flatten() {
+        if !endpoint.is_local() {
+            tracing::warn!(
+                "KV EVENTS LEAVE THIS MACHINE THROUGH {endpoint}: they carry the tokens of every prompt, unencrypted, to whoever reads there"
+            );
+        }
+    }
+    Ok(Places {
+        endpoint,
+        binds,
+        replay,
+    })
+}
+
+fn announce(endpoint: &str, replay_endpoint: Option<&str>, binds: bool) {
     if binds {
         tracing::info!(
             endpoint,
@@ -204,17 +240,6 @@ pub(crate) fn start(config: &ZmqConfig, dp_rank: u32) -> Result<(EventSender, Zm
             "KV events are published in vLLM's format to whoever listens on the endpoint; with \"bind\": true it is listened on here"
         );
     }
-    let sender = EventSender {
-        batches,
-        next: 0,
-        is_losing: false,
-    };
-    let publisher = ZmqPublisher {
-        endpoint,
-        replay_endpoint,
-        _thread: thread,
-    };
-    Ok((sender, publisher))
 }
 
 /// The two sockets, and what they are called.

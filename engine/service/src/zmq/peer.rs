@@ -17,7 +17,7 @@ const MAX_SUBSCRIPTIONS: usize = 64;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A peer that asks for nothing in this time, or takes nothing of a replay, is sent away: its place may be needed. ZeroMQ's library connects
 /// again by itself.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 /// What a replay ends with, as vLLM: minus one.
 const END_OF_REPLAY: [u8; 8] = [0xff; 8];
 

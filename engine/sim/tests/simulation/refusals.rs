@@ -33,7 +33,7 @@ fn arrivals_that_can_not_be_are_refused() {
     for (when, part) in [
         (
             at(0.0, 1.0),
-            "the request rate per second is 0; it must be a number from 0.000001 to 10000000",
+            "the request rate per second is 0; it must be a number from 1e-6 to 10000000",
         ),
         (at(f64::NAN, 1.0), "is NaN"),
         (at(f64::INFINITY, 1.0), "is inf"),
