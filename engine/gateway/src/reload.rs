@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kvasir_config::gateway::{GatewayConfig, GatewayFaults, parse_gateway};
+use kvasir_files::{FileError, Limit};
 use kvasir_tls::{ClientTls, Reload, Reloadable, ServerTls};
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Largest configuration file, in bytes; what is larger isn't even read.
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
+/// Largest file that it names; a larger one is refused when it is loaded.
+const MAX_NAMED_BYTES: u64 = 16 << 20;
 
 /// Why a configuration can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -209,17 +212,22 @@ fn look(path: &Path, last_seen: [u8; 32]) -> Option<([u8; 32], Result<ConfigFile
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {
-    let failed = |source| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let metadata = std::fs::metadata(path).map_err(failed)?;
-    if metadata.len() > MAX_CONFIG_BYTES {
-        return Err(LoadError::TooLarge {
+    kvasir_files::read_text(path, limit(MAX_CONFIG_BYTES)).map_err(|error| match error {
+        FileError::TooLarge { .. } | FileError::Endless { .. } => LoadError::TooLarge {
             path: path.to_owned(),
-        });
+        },
+        other => LoadError::Read {
+            path: path.to_owned(),
+            source: other.into_io(),
+        },
+    })
+}
+
+const fn limit(max_bytes: u64) -> Limit {
+    Limit {
+        max_bytes,
+        advice: "is it the right file?",
     }
-    std::fs::read_to_string(path).map_err(failed)
 }
 
 /// Over the text and the contents of the files that it names and that requests are decided by.
@@ -233,7 +241,7 @@ fn digest(yaml: &str, config: &GatewayConfig) -> [u8; 32] {
     let key_sets = config.auth.jwt.iter().filter_map(|jwt| jwt.jwks.file.as_ref());
     let files = config.auth.api_keys.files.iter().chain(key_sets);
     for file in files.chain([&config.cache_salt.secret_file]) {
-        put(&std::fs::read(file).unwrap_or_default());
+        put(&kvasir_files::read(file, limit(MAX_NAMED_BYTES)).unwrap_or_default());
     }
     hash.finalize().into()
 }
