@@ -250,6 +250,8 @@ fn parse_quoted(text: &str) -> Option<(String, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     /// Samples of a text without the end of its last line.
@@ -349,9 +351,11 @@ mod tests {
         let text = |count: usize| {
             let mut text = format!("vllm:t_sum {count}\nvllm:t_count {count}\n");
             for bound in (0..45_000).rev() {
-                text += &format!(
-                    "vllm:t_bucket{{le=\"{bound}\"}} {count}\nvllm:t_bucket{{le=\"{bound}.0\"}} 1\n"
-                );
+                writeln!(
+                    text,
+                    "vllm:t_bucket{{le=\"{bound}\"}} {count}\nvllm:t_bucket{{le=\"{bound}.0\"}} 1"
+                )
+                .unwrap();
             }
             parse(&text).unwrap().histogram("vllm:t").unwrap()
         };
