@@ -50,6 +50,7 @@ struct Levels {
     waiting_tokens: Level,
     longest_wait: Level,
     engines: Family<Labels<1>, Level>,
+    at_engines: Level,
     index_blocks: Level,
     store_decides: Level,
     store_failures: Level,
@@ -198,6 +199,11 @@ impl Levels {
                 "longest_wait_seconds",
                 "How long the first of those that wait has waited",
             ),
+            at_engines: level(
+                registry,
+                "requests_at_engines",
+                "Requests of this gateway that run or wait at engines",
+            ),
             index_blocks: level(registry, "index_blocks", "Blocks in the prefix index"),
             store_decides: level(
                 registry,
@@ -225,9 +231,10 @@ impl Levels {
         self.waiting_tokens.set(signal.num_tokens as f64);
         self.longest_wait.set(signal.longest_wait.as_secs_f64());
         let mut counts = [("usable", 0), ("draining", 0), ("ejected", 0), ("probing", 0)];
-        let mut num_blocks = 0_u64;
+        let (mut num_blocks, mut num_requests) = (0_u64, 0_u64);
         for engine in pool.engines() {
             num_blocks += u64::from(engine.num_indexed_blocks);
+            num_requests += u64::from(engine.num_own_requests);
             let state = match engine.circuit {
                 _ if engine.is_draining => 1,
                 Circuit::Open { .. } => 2,
@@ -241,6 +248,7 @@ impl Levels {
                 .get_or_create(&[("state", state.to_owned())])
                 .set(f64::from(count));
         }
+        self.at_engines.set(num_requests as f64);
         self.index_blocks.set(num_blocks as f64);
         let accounts = accounts.figures();
         let is_shared = accounts.has_store && accounts.mode == Mode::Store;

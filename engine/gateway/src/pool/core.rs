@@ -1,6 +1,6 @@
 //! The state of all decisions about engines and queues. No I/O: what happens comes in as calls with the time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kvasir_client::GrpcClient;
@@ -29,6 +29,8 @@ pub(super) struct Core {
     pub(super) router: Router,
     pub(super) budget: RetryBudget,
     revisions: Revisions,
+    /// Those that take requests.
+    served: BTreeSet<Revision>,
     /// Whether the configuration names revisions.
     has_revisions: bool,
     /// What revisions serve, as long as one of their engines is known, and afterwards until another takes the name.
@@ -68,6 +70,7 @@ impl Core {
             router: Router::new(settings.router),
             budget: RetryBudget::new(settings.retry),
             revisions: Revisions::default(),
+            served: BTreeSet::new(),
             has_revisions: false,
             models: BTreeMap::new(),
             engines: HashMap::new(),
@@ -91,6 +94,8 @@ impl Core {
             &only
         };
         self.revisions.set(weights.iter().cloned());
+        let served = weights.iter().filter(|(_, weight)| *weight > 0);
+        self.served = served.map(|(revision, _)| revision.clone()).collect();
     }
 
     /// The revision of an engine that names itself `named`.
@@ -265,7 +270,7 @@ impl Core {
     }
 
     fn state(&self, revision: Option<&Revision>, now: Micros) -> Engines {
-        let is_meant = |engine: &EngineView| revision.is_none_or(|revision| engine.revision == *revision);
+        let is_meant = |engine: &EngineView| self.is_meant(revision, &engine.revision);
         let is_usable = |engine: &EngineView| !engine.is_draining && engine.circuit.admits(now);
         let mut usable = self
             .router
@@ -282,14 +287,20 @@ impl Core {
         }
     }
 
+    /// Whether engines of a revision count: those of the one that was asked for, or of all that take requests.
+    fn is_meant(&self, asked: Option<&Revision>, revision: &Revision) -> bool {
+        asked.map_or_else(|| self.served.contains(revision), |asked| asked == revision)
+    }
+
     /// Requests that usable engines would still be given.
     fn num_free(&self, revision: Option<&Revision>, now: Micros) -> usize {
         let free = self.router.engines(now).map(|engine| {
             let Some(joined) = self.engines.get(&engine.id) else {
                 return 0;
             };
-            let is_meant = revision.is_none_or(|revision| joined.revision == *revision);
-            let is_usable = is_meant && !engine.is_draining && engine.circuit.admits(now);
+            let is_usable = self.is_meant(revision, &joined.revision)
+                && !engine.is_draining
+                && engine.circuit.admits(now);
             if is_usable {
                 joined.seats.saturating_sub(engine.num_requests) as usize
             } else {

@@ -95,7 +95,14 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
         };
         place.finish(Outcome::Failed(failure));
         pool.metrics.engine_failed(failure);
-        let retry = pool.lock().budget.retry(failure, false, attempts);
+        let retry = {
+            let mut core = pool.lock();
+            if failure == EngineFailure::ShuttingDown {
+                // Its report says so in a moment; nobody else should have to find out.
+                core.router.set_draining(engine_id, true);
+            }
+            core.budget.retry(failure, false, attempts)
+        };
         tracing::info!(
             engine = place.engine,
             code = failure.code(),

@@ -26,18 +26,26 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Follows one engine until it's dropped.
 pub(super) async fn run(pool: Arc<Pool>, mut target: watch::Receiver<Target>) {
     let mut pause = FIRST_PAUSE;
+    // The same trouble is reported once.
+    let mut last_reason = String::new();
     loop {
         let known = target.borrow_and_update().clone();
         match open(&pool, &known).await {
             Ok(joined) => {
                 pause = FIRST_PAUSE;
+                last_reason.clear();
                 tracing::info!(engine = %joined.address, at = %known.address, revision = %joined.revision, "an engine has joined");
                 follow(&pool, &joined, &mut target).await;
                 tracing::warn!(engine = %joined.address, at = %known.address, "an engine is lost");
             }
             Err(reason) => {
                 pool.metrics.link_failed();
-                tracing::warn!(at = %known.address, reason, "an engine can't be used; it's tried again");
+                if reason == last_reason {
+                    tracing::debug!(at = %known.address, %reason, "an engine still can't be used");
+                } else {
+                    tracing::warn!(at = %known.address, %reason, "an engine can't be used; it's tried again");
+                    last_reason = reason;
+                }
             }
         }
         tokio::time::sleep(pause).await;

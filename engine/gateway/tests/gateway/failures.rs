@@ -1,0 +1,161 @@
+//! Engines that fail, drain and come back.
+
+use crate::support::*;
+
+fn engine(instance: &'static str) -> EngineOptions {
+    EngineOptions {
+        instance,
+        ..EngineOptions::default()
+    }
+}
+
+fn options(more: &str) -> GatewayOptions {
+    GatewayOptions {
+        more: more.to_owned(),
+        ..GatewayOptions::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_engine_ends_begun_streams_with_an_error_and_others_are_answered_elsewhere() {
+    let (first, second) = (
+        TestEngine::start(engine("a")).await,
+        TestEngine::start(engine("b")).await,
+    );
+    let options = options("routing: {policy: RoundRobin}");
+    let gateway = TestGateway::start(&[first.address, second.address], options)
+        .await
+        .with_engines(2)
+        .await;
+    first.control.hold();
+    first.control.allow(6);
+    // In turn: one begins on each.
+    let begun = [
+        gateway.stream("a", body("hello", 500)).await.begun().await,
+        gateway.stream("a", body("hello", 500)).await.begun().await,
+    ];
+    // One waits for its first token on the engine that is about to go, one is with the other.
+    first.control.hold();
+    let waiting = [
+        gateway.complete("a", body("one", 3)),
+        gateway.complete("a", body("two", 3)),
+    ];
+    let killing = async {
+        // What went to the other one has ended.
+        eventually("one stream and one request at the engine that goes", async || {
+            gateway.metric("kvasir_gateway_requests_at_engines").await == 2.0
+        })
+        .await;
+        first.kill().await;
+    };
+    let (answers, ()) = futures::join!(futures::future::join_all(waiting), killing);
+    for answer in answers {
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+    let mut num_failed = 0;
+    for events in begun {
+        let data = events.rest().await;
+        assert_eq!(data.last().unwrap(), "[DONE]");
+        num_failed += usize::from(data[data.len() - 2].contains("\"error\""));
+    }
+    assert_eq!(num_failed, 1);
+    assert_eq!(gateway.metric("kvasir_gateway_retries_total").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_draining_engine_gets_nothing_new_and_nobody_notices() {
+    let (first, second) = (
+        TestEngine::start(engine("a")).await,
+        TestEngine::start(engine("b")).await,
+    );
+    let options = options("routing: {policy: RoundRobin}");
+    let gateway = TestGateway::start(&[first.address, second.address], options)
+        .await
+        .with_engines(2)
+        .await;
+    let drained = {
+        let engine = std::sync::Arc::clone(&first.engine);
+        tokio::spawn(async move { engine.drain(std::time::Duration::from_secs(30)).await })
+    };
+    for _ in 0..20 {
+        let answer = gateway.complete("a", body("hello", 2)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+    assert_eq!(drained.await.unwrap(), 0);
+    eventually("the engine to be seen draining", async || {
+        gateway.metric("kvasir_gateway_engines{state=\"draining\"}").await == 1.0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_without_first_tokens_is_left_alone_and_its_requests_are_answered() {
+    let (slow, good) = (
+        TestEngine::start(engine("a")).await,
+        TestEngine::start(engine("b")).await,
+    );
+    let options = options("routing: {policy: RoundRobin, firstTokenTimeoutSeconds: 1}");
+    let gateway = TestGateway::start(&[slow.address, good.address], options)
+        .await
+        .with_engines(2)
+        .await;
+    slow.control.hold();
+    let asked = (0..8).map(|_| gateway.complete("a", body("hello", 2)));
+    for answer in futures::future::join_all(asked).await {
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    }
+    assert_eq!(
+        gateway.metric("kvasir_gateway_engines{state=\"ejected\"}").await,
+        1.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_comes_back_at_its_address_is_used_again() {
+    let first = TestEngine::start(engine("a")).await;
+    let gateway = TestGateway::start(&[first.address], options("waiting: {holdSeconds: 30}"))
+        .await
+        .with_engines(1)
+        .await;
+    assert_eq!(gateway.complete("a", body("hello", 2)).await.status, 200);
+    let listen = first.address;
+    first.kill().await;
+    let again = async {
+        let options = EngineOptions {
+            listen,
+            ..engine("c")
+        };
+        TestEngine::start(options).await
+    };
+    // Held while there is no engine, and answered by the one that comes.
+    let (answer, _again) = futures::join!(gateway.complete("a", body("hello", 2)), again);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_follow_their_prefix_to_the_engine_that_has_it() {
+    let (first, second) = (
+        TestEngine::start(engine("a")).await,
+        TestEngine::start(engine("b")).await,
+    );
+    let gateway = TestGateway::start(&[first.address, second.address], options(""))
+        .await
+        .with_engines(2)
+        .await;
+    let prompt = |number: u32| {
+        format!(
+            "{number:03}{}",
+            "a long conversation that goes on and on. ".repeat(12)
+        )
+    };
+    for number in 0..6 {
+        assert_eq!(gateway.complete("a", body(&prompt(number), 2)).await.status, 200);
+    }
+    let filed = async || gateway.metric("kvasir_gateway_index_blocks").await;
+    // Six prompts of 495 tokens in blocks of 4.
+    eventually("the news of the caches", async || filed().await >= 6.0 * 123.0).await;
+    for number in 0..6 {
+        let answer = gateway.complete("a", body(&prompt(number), 2)).await;
+        assert_eq!(answer.cached_tokens(), 492, "prompt {number}");
+    }
+}

@@ -1,0 +1,23 @@
+//! The gateway as clients and engines meet it: over HTTP in front of real engines, whose executor alone is scripted, behind gRPC.
+
+mod access;
+#[path = "../../../service/tests/support/executor.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "support of another crate's tests"
+)]
+mod executor;
+mod failures;
+mod figures;
+mod http_client;
+mod isolation;
+mod limits;
+mod processes;
+mod reloading;
+mod revisions;
+mod support;
+mod waiting;
