@@ -51,8 +51,24 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-client", &["kvasir-proto"]),
     ("kvasir-operator-api", &[]),
     ("kvasir-operator-core", &["kvasir-operator-api"]),
-    ("kvasir-operator", &["kvasir-operator-api"]),
     ("kvasir-fake-kubelet", &[]),
+    (
+        "kvasir-operator-runtime",
+        &[
+            "kvasir-operator-api",
+            "kvasir-operator-core",
+            "kvasir-proto",
+            "kvasir-tls",
+        ],
+    ),
+    (
+        "kvasir-operator",
+        &[
+            "kvasir-operator-api",
+            "kvasir-operator-core",
+            "kvasir-operator-runtime",
+        ],
+    ),
     ("kvasir-edge", &["kvasir-api", "kvasir-client", "kvasir-text"]),
     (
         "kvasir-service",

@@ -1,6 +1,9 @@
 //! `kvasir-operator`: the commands around `InferenceService`.
 
 mod crd;
+mod explain;
+mod logging;
+mod run;
 mod yaml;
 
 use std::io::Write as _;
@@ -20,18 +23,27 @@ struct Arguments {
 enum Command {
     /// Print the custom resource definition as YAML, for `kubectl apply --server-side -f -`
     Crd,
+    /// Look after InferenceServices, in the cluster of KUBECONFIG or of the pod
+    Run(Box<run::RunArguments>),
+    /// Say why a service is as it is, from its pods up to Ready
+    Explain {
+        /// The service
+        #[arg(value_name = "NAMESPACE/NAME")]
+        service: explain::Target,
+    },
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Crd => crd::print(&mut std::io::stdout().lock()),
+        Command::Crd => crd::print(&mut std::io::stdout().lock()).map_err(|error| fail(&error, 1)),
+        Command::Explain { service } => explain::print(&service).map_err(|error| fail(&error, 1)),
+        Command::Run(arguments) => run::start(*arguments).map_err(|error| fail(&error, error.exit_code())),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nothing is left to report to when standard error is closed too.
-            drop(writeln!(std::io::stderr(), "kvasir-operator: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    result.err().unwrap_or(ExitCode::SUCCESS)
+}
+
+/// Says what went wrong. Nothing is left to report to when standard error is closed too.
+fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    drop(writeln!(std::io::stderr(), "kvasir-operator: {error}"));
+    ExitCode::from(code)
 }

@@ -1,6 +1,6 @@
 //! The side that opens connections.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -45,28 +45,59 @@ impl Source for ClientFiles {
     }
 
     fn make(&self, files: &ReadFiles) -> Result<(ClientConfig, Option<i64>), TlsError> {
-        let verifier = NamedServer {
-            roots: authorities(&self.authorities, files.0.get(0))?,
-            names: self.names.clone(),
-            provider: provider(),
-        };
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)
-            .map_err(TlsError::Config)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
-        let (mut config, not_after) = match &self.identity {
-            None => (builder.with_no_client_auth(), None),
-            Some((certificate, key)) => {
-                let identity = certified_key((certificate, files.0.get(1)), (key, files.0.get(2)))?;
-                let not_after = identity.cert.first().and_then(not_after);
-                let resolver = Arc::new(SingleCertAndKey::from(identity));
-                (builder.with_client_cert_resolver(resolver), not_after)
-            }
-        };
-        config.alpn_protocols = alpn();
-        Ok((config, not_after))
+        let identity = self.identity.as_ref().map(|(certificate, key)| {
+            let certificate = (certificate.as_path(), files.0.get(1));
+            (certificate, (key.as_path(), files.0.get(2)))
+        });
+        let authorities = (self.authorities.as_path(), files.0.get(0));
+        configuration(authorities, identity, self.names.clone())
     }
+}
+
+/// A client's configuration from PEM in memory, for certificates that never lie in files. `origin` stands for a path in errors.
+///
+/// # Errors
+/// The PEM can't be used.
+pub fn client_from_memory(
+    authorities: &str,
+    identity: Option<(&str, &str)>,
+    names: NameRule,
+    origin: &Path,
+) -> Result<ClientConfig, TlsError> {
+    let identity =
+        identity.map(|(certificate, key)| ((origin, certificate.as_bytes()), (origin, key.as_bytes())));
+    configuration((origin, authorities.as_bytes()), identity, names).map(|(config, _)| config)
+}
+
+type Pem<'a> = (&'a Path, &'a [u8]);
+
+/// The configuration and when our own certificate ends.
+fn configuration(
+    (path, bundle): Pem<'_>,
+    identity: Option<(Pem<'_>, Pem<'_>)>,
+    names: NameRule,
+) -> Result<(ClientConfig, Option<i64>), TlsError> {
+    let verifier = NamedServer {
+        roots: authorities(path, bundle)?,
+        names,
+        provider: provider(),
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(VERSIONS)
+        .map_err(TlsError::Config)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let (mut config, not_after) = match identity {
+        None => (builder.with_no_client_auth(), None),
+        Some((certificate, key)) => {
+            let identity = certified_key(certificate, key)?;
+            let not_after = identity.cert.first().and_then(not_after);
+            let resolver = Arc::new(SingleCertAndKey::from(identity));
+            (builder.with_client_cert_resolver(resolver), not_after)
+        }
+    };
+    config.alpn_protocols = alpn();
+    Ok((config, not_after))
 }
 
 /// Accepts servers whose chain is good and who carry an expected name.

@@ -17,7 +17,7 @@ mod reload;
 mod server;
 pub mod signature;
 
-pub use client::{ClientFiles, ClientTls};
+pub use client::{ClientFiles, ClientTls, client_from_memory};
 pub use error::{TlsError, explain};
 pub use identity::{PeerIdentity, peer_identity};
 pub use names::{Name, NameMismatch, NameRule};

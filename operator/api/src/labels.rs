@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+/// What all labels and annotations of this operator begin with.
+pub const PREFIX: &str = "kvasir.dev/";
 /// Says that an object is made by this operator.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`].

@@ -68,6 +68,10 @@ pub struct InferenceServiceStatus {
     /// What runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<VersionStatus>,
+    /// Digest of all objects as they were when nothing was left to do, so that a restarted operator needn't write them again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub applied: Option<String>,
 }
 
 /// A rollout.

@@ -165,8 +165,10 @@ pub struct Live {
     pub reference: ObjectRef,
     /// Its uid: an object of the same name and another uid is another object.
     pub uid: String,
-    /// The object.
+    /// The object, or what [`slim`](Self::slim) left of it.
     pub object: Value,
+    /// Digest of the whole object.
+    digest: String,
 }
 
 impl Live {
@@ -179,8 +181,46 @@ impl Live {
                 name: text("name")?,
             },
             uid: text("uid")?,
+            digest: digest(&object),
             object,
         })
+    }
+
+    /// The same without everything that no decision reads, for caches that hold thousands. The digest stays that of the whole.
+    #[must_use]
+    pub fn slim(mut self) -> Self {
+        let metadata = &self.object["metadata"];
+        let ours = |map: &Value| -> Map<String, Value> {
+            let entries = map.as_object().into_iter().flatten();
+            entries
+                .filter(|(key, _)| key.starts_with(labels::PREFIX))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect()
+        };
+        let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+        let owners: Vec<Value> = owners
+            .filter(|owner| owner["controller"] == true)
+            .map(|owner| json!({ "uid": owner["uid"], "controller": true }))
+            .collect();
+        let mut kept = json!({
+            "labels": ours(&metadata["labels"]),
+            "annotations": ours(&metadata["annotations"]),
+            "ownerReferences": owners,
+        });
+        if self.is_deleting() {
+            kept["deletionTimestamp"] = metadata["deletionTimestamp"].clone();
+        }
+        let mut slim = json!({ "metadata": kept });
+        match self.reference.kind {
+            Kind::StatefulSet => slim["spec"] = json!({ "replicas": self.object["spec"]["replicas"] }),
+            Kind::ControllerRevision => {
+                slim["data"] = self.object["data"].take();
+                slim["revision"] = self.object["revision"].take();
+            }
+            _ => {}
+        }
+        self.object = slim;
+        self
     }
 
     /// Whether the service with this uid is its controller.
@@ -206,8 +246,8 @@ impl Live {
     }
 
     /// Digest of everything that only an edit changes.
-    pub fn digest(&self) -> String {
-        digest(&self.object)
+    pub fn digest(&self) -> &str {
+        &self.digest
     }
 }
 
@@ -229,7 +269,7 @@ pub fn digest(object: &Value) -> String {
         map.as_object()
             .into_iter()
             .flatten()
-            .filter(|(key, _)| key.starts_with("kvasir.dev/") || key.starts_with("app.kubernetes.io/"))
+            .filter(|(key, _)| key.starts_with(labels::PREFIX) || key.starts_with("app.kubernetes.io/"))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect::<std::collections::BTreeMap<_, _>>()
             .into_iter()

@@ -7,12 +7,15 @@
 //! This crate is pure: no cluster, no clock, no randomness. `now` is an argument. Start at [`plan()`], then [`groups`], where
 //! rollouts, scaling and recovery are decided.
 
+mod adopt;
 pub mod build;
 pub mod certificates;
 pub mod child;
 mod cidr;
+pub mod explain;
 mod field_error;
 pub mod groups;
+pub mod identity;
 pub mod observed;
 mod plan;
 pub mod quantity;
@@ -23,6 +26,7 @@ pub mod status;
 mod text;
 mod validate;
 
+pub use adopt::adopt;
 pub use field_error::FieldError;
 pub use plan::{Delete, Plan, Write, plan};
 pub use settings::Settings;

@@ -40,6 +40,8 @@ pub struct Decisions {
     pub delete: Vec<i32>,
     /// Pods to delete so that their group forms anew: name and uid.
     pub restart_pods: Vec<(String, String)>,
+    /// Groups whose engines are told to take no new requests. Telling them twice changes nothing.
+    pub drain: Vec<i32>,
     /// Pods whose label for loading is to be removed.
     pub unlabel_pods: Vec<(String, String)>,
     /// Groups that may be evicted by a node drain.

@@ -11,7 +11,8 @@
 //!    The oldest revision goes first, then the group with fewest running requests. One that doesn't serve goes before, as
 //!    soon as the new revision has proven itself.
 //! 4. Groups above the wanted number go: those that don't serve first, then those with fewest running requests.
-//! 5. A draining group is deleted when its requests have ended, or after the drain timeout.
+//! 5. A draining group is deleted when its requests have ended, or after the drain timeout. Once the gateways have heard of
+//!    it, its engines are told to take nothing new.
 //! 6. While a canary is tried there is one group of the target revision and no stale group leaves.
 //! 7. A rollout fails when it makes no progress in time, when a new group uses up its restarts, or when a canary fails
 //!    too many requests. Then the target becomes the last good revision, until the spec changes.
@@ -192,6 +193,9 @@ impl Rollout<'_> {
             if self.now >= due || !group.ready {
                 doomed.push(group.memory.id);
             } else {
+                if self.now >= settled {
+                    decisions.drain.push(group.memory.id);
+                }
                 next = Some(next.map_or(due, |before: Timestamp| before.min(due)));
             }
         }

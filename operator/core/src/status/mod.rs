@@ -13,6 +13,7 @@ use kvasir_operator_api::{
     InferenceServiceStatus, ModelStatus, NetworkStatus, Reason, TlsMode, VersionStatus, labels, names::Names,
 };
 
+use crate::adopt;
 use crate::build::services::gateway_port;
 use crate::field_error::FieldError;
 use crate::observed::Observed;
@@ -65,6 +66,7 @@ pub fn accepted(
             operator: settings.version.clone(),
             engine_image: plan.image.clone(),
         }),
+        applied: adopt::applied(plan, observed, &service.uid),
     }
 }
 

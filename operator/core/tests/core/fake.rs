@@ -9,7 +9,7 @@ use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::observed::{
     CertificatesView, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
 };
-use kvasir_operator_core::{Plan, Settings, plan, status, validate};
+use kvasir_operator_core::{Plan, Settings, adopt, plan, status, validate};
 use serde_json::{Value, json};
 
 /// Uid of the service.
@@ -205,7 +205,7 @@ impl Fake {
             child.reference.clone(),
             Written {
                 uid,
-                digest: live.digest(),
+                digest: live.digest().to_owned(),
             },
         );
         self.objects.insert(child.reference.clone(), live);
@@ -353,6 +353,12 @@ impl Fake {
             });
             pod.view.last_line = Some("the engine ran out of memory".to_owned());
         }
+    }
+
+    /// Another operator process takes over what the status vouches for, and knows nothing else.
+    pub(crate) fn restart_operator(&mut self) {
+        self.written.clear();
+        self.written = adopt(&self.observe(), UID);
     }
 
     /// A person changes the spec.

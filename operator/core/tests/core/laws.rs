@@ -99,7 +99,7 @@ fn perform(fake: &mut Fake, act: &Act) {
         Act::Snapshot => fake.snapshot(),
         Act::ReconcileStale => fake.reconcile_stale(),
         Act::LoseStatus => fake.edit(|_| ()),
-        Act::ForgetWrites => fake.written.clear(),
+        Act::ForgetWrites => fake.restart_operator(),
     }
     if matches!(act, Act::LoseStatus) {
         fake.service.status = None;
@@ -135,6 +135,7 @@ fn edit(live: &mut Live) {
         Kind::ControllerRevision => {}
         _ => live.object["metadata"]["labels"][labels::MANAGED_BY] = json!("somebody"),
     }
+    *live = Live::new(live.reference.kind, live.object.take()).unwrap();
 }
 
 /// Objects that look like ours and aren't.

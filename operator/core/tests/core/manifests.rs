@@ -224,3 +224,35 @@ fn pods_are_monitored_where_the_cluster_knows_monitors_and_the_service_wants_one
     );
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], "metrics");
 }
+
+/// What a service whose operator was started again is written, after `change`.
+fn written_after_restart(change: impl FnOnce(&mut Fake)) -> usize {
+    let mut fake = Fake::new(json!({}));
+    fake.settle();
+    change(&mut fake);
+    fake.restart_operator();
+    fake.reconcile().write.len()
+}
+
+#[test]
+fn a_restarted_operator_writes_nothing_where_nothing_changed() {
+    assert_eq!(written_after_restart(|_| ()), 0);
+}
+
+#[test]
+fn a_restarted_operator_writes_everything_of_a_service_that_somebody_changed_meanwhile() {
+    let edit = |fake: &mut Fake| {
+        let (reference, live) = fake
+            .objects
+            .iter()
+            .find(|(reference, _)| reference.kind == Kind::ConfigMap)
+            .map(|(reference, live)| (reference.clone(), live.clone()))
+            .unwrap();
+        let mut object = live.object;
+        object["data"]["stray"] = "x".into();
+        let live = kvasir_operator_core::child::Live::new(reference.kind, object).unwrap();
+        fake.objects.insert(reference, live);
+    };
+    let all = Fake::new(json!({})).reconcile().write.len();
+    assert_eq!(written_after_restart(edit), all);
+}

@@ -265,8 +265,15 @@ fn scaling_down_drains_the_group_with_fewest_requests_and_waits_for_them() {
         .map(|g| g.id)
         .collect();
     assert_eq!(draining, [1]);
-    fake.tick(60);
-    fake.reconcile();
+    fake.tick(5);
+    let early = fake.reconcile();
+    assert!(
+        early.decisions.drain.is_empty(),
+        "gateways may not have heard of it"
+    );
+    fake.tick(55);
+    let later = fake.reconcile();
+    assert_eq!(later.decisions.drain, [1]);
     assert_eq!(fake.sets().len(), 3, "a request still runs");
     fake.loads.insert(1, GroupLoad::default());
     fake.reconcile();

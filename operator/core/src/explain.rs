@@ -1,0 +1,312 @@
+//! Why a service is as it is, from its pods up to Ready, in words for people.
+//!
+//! A function of what was read: the service with its status, its pods and their nodes. Lines that say "fine" are counted,
+//! lines that explain something are spelled out, and the last paragraph says what to do.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use kvasir_operator_api::{ConditionType, GroupState, GroupStatus, InferenceService, InferenceServiceStatus};
+
+use crate::groups::recovery;
+use crate::observed::{NodeView, PodView};
+
+/// Conditions between the pods and Ready, causes first.
+const PARTS: [ConditionType; 8] = [
+    ConditionType::Accepted,
+    ConditionType::CertificatesReady,
+    ConditionType::ModelReady,
+    ConditionType::EnginesReady,
+    ConditionType::GatewayReady,
+    ConditionType::NetworkSecured,
+    ConditionType::Progressing,
+    ConditionType::Degraded,
+];
+
+/// The explanation, with a line break at its end.
+pub fn explain(
+    service: &InferenceService,
+    pods: &[PodView],
+    nodes: &BTreeMap<String, NodeView>,
+    now: Timestamp,
+) -> String {
+    let name = service.metadata.name.as_deref().unwrap_or_default();
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    let Some(status) = &service.status else {
+        return format!(
+            "{namespace}/{name}: no operator has looked at this service yet.\n\nWhat to do: check that kvasir-operator runs and looks after namespace {namespace}.\n"
+        );
+    };
+    let mut out = format!("{namespace}/{name}: {}\n", headline(status));
+    stale(service, status, &mut out);
+    section("Pods", pod_lines(pods, nodes), &mut out);
+    section("Groups", group_lines(status, now), &mut out);
+    section("Parts", part_lines(status, now), &mut out);
+    section("Ready", ready_lines(status, now), &mut out);
+    if let Some(advice) = advice(status) {
+        say(&mut out, format_args!("\nWhat to do: {advice}\n"));
+    }
+    out
+}
+
+/// Writing into a text can't fail.
+fn say(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).ok();
+}
+
+fn section(title: &str, lines: Vec<String>, out: &mut String) {
+    if lines.is_empty() {
+        return;
+    }
+    say(out, format_args!("\n{title}\n"));
+    for line in lines {
+        say(out, format_args!("  {line}\n"));
+    }
+}
+
+fn headline(status: &InferenceServiceStatus) -> String {
+    match status.conditions.iter().find(|c| c.type_ == "Ready") {
+        Some(ready) if ready.status == "True" => "ready".to_owned(),
+        Some(ready) if ready.status == "False" => format!("not ready, because of {}", ready.reason),
+        Some(ready) => format!("not known to be ready ({})", ready.reason),
+        None => "nothing is known yet".to_owned(),
+    }
+}
+
+fn stale(service: &InferenceService, status: &InferenceServiceStatus, out: &mut String) {
+    let (Some(generation), Some(observed)) = (service.metadata.generation, status.observed_generation) else {
+        return;
+    };
+    if observed < generation {
+        say(
+            out,
+            format_args!(
+                "The status is about generation {observed} of the spec, which is at {generation}: the operator hasn't looked at the last change yet.\n"
+            ),
+        );
+    }
+}
+
+fn pod_lines(pods: &[PodView], nodes: &BTreeMap<String, NodeView>) -> Vec<String> {
+    let mut all: Vec<&PodView> = pods.iter().collect();
+    all.sort_by_key(|pod| (pod.is_gateway, pod.group, pod.ordinal, pod.name.clone()));
+    let mut lines = Vec::new();
+    for (what, gateway) in [("engine", false), ("gateway", true)] {
+        let fine = all
+            .iter()
+            .filter(|p| p.is_gateway == gateway && p.ready && trouble(p, nodes).is_none());
+        match fine.count() {
+            0 => {}
+            1 => lines.push(format!("1 {what} pod is ready.")),
+            many => lines.push(format!("{many} {what} pods are ready.")),
+        }
+    }
+    if all.is_empty() {
+        lines.push("There are no pods.".to_owned());
+    }
+    lines.extend(
+        all.iter()
+            .filter_map(|pod| Some(format!("{}: {}", pod.name, trouble(pod, nodes)?))),
+    );
+    lines
+}
+
+/// What is wrong with a pod; nothing if it is ready on a good node.
+fn trouble(pod: &PodView, nodes: &BTreeMap<String, NodeView>) -> Option<String> {
+    if pod.deleting {
+        return Some("is ending.".to_owned());
+    }
+    if let Some(why) = &pod.unschedulable {
+        return Some(format!("no node takes it: {why}."));
+    }
+    let node = pod.node.as_ref().and_then(|name| Some((name, nodes.get(name)?)));
+    let on_node = node.and_then(|(name, view)| node_trouble(name, view));
+    if pod.ready {
+        return on_node;
+    }
+    let mut text = match (&pod.node, &pod.waiting) {
+        (None, _) => "waits for the scheduler".to_owned(),
+        (Some(_), Some(reason)) => format!("waits: {reason}"),
+        (Some(node), None) if pod.running => format!("runs on {node} and isn't ready yet"),
+        (Some(node), None) => format!("starts on {node}"),
+    };
+    if let Some(ended) = &pod.terminated {
+        say(
+            &mut text,
+            format_args!("; its engine ended with exit code {}", ended.exit_code),
+        );
+        if !ended.reason.is_empty() {
+            say(&mut text, format_args!(" ({})", ended.reason));
+        }
+        if let Some(line) = ended.message.as_deref().and_then(|m| m.trim().lines().last()) {
+            say(&mut text, format_args!(": {line}"));
+        }
+    }
+    if pod.restarts > 0 {
+        let ending = if pod.restarts == 1 { "" } else { "s" };
+        say(&mut text, format_args!("; {} restart{ending}", pod.restarts));
+    }
+    text.push('.');
+    if let Some(on_node) = on_node {
+        say(&mut text, format_args!(" {on_node}"));
+    }
+    Some(text)
+}
+
+fn node_trouble(name: &str, node: &NodeView) -> Option<String> {
+    if node.not_ready_since.is_some() {
+        Some(format!("Node {name} doesn't answer."))
+    } else if node.no_execute {
+        Some(format!("Node {name} evicts its pods."))
+    } else if node.cordoned {
+        Some(format!("Node {name} is cordoned."))
+    } else {
+        None
+    }
+}
+
+fn group_lines(status: &InferenceServiceStatus, now: Timestamp) -> Vec<String> {
+    if status.groups.is_empty() {
+        return vec!["There are no groups.".to_owned()];
+    }
+    status.groups.iter().map(|group| group_line(group, now)).collect()
+}
+
+fn group_line(group: &GroupStatus, now: Timestamp) -> String {
+    let (id, ready, pods) = (group.id, group.ready_pods, group.pods);
+    let since = |at: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
+        at.map(|at| format!(" for {}", age(at.0, now)))
+            .unwrap_or_default()
+    };
+    let mut text = match group.state {
+        GroupState::Pending => format!("Group {id} waits for its pods: {ready} of {pods} are ready"),
+        GroupState::Starting => format!(
+            "Group {id} loads its model{}: {ready} of {pods} pods are ready",
+            since(group.unready_since.as_ref())
+        ),
+        GroupState::Ready => format!("Group {id} serves{}", since(group.ready_since.as_ref())),
+        GroupState::Draining => format!(
+            "Group {id} takes no new requests{}{}",
+            since(group.draining_since.as_ref()),
+            group
+                .running_requests
+                .map(|n| format!(", {n} still run"))
+                .unwrap_or_default()
+        ),
+        GroupState::Recovering => format!(
+            "Group {id} forms again{}: {ready} of {pods} pods are ready",
+            since(group.unready_since.as_ref())
+        ),
+        GroupState::Exhausted => format!(
+            "Group {id} has used up its restarts ({}) and stays as it is for inspection",
+            group.restarts
+        ),
+        GroupState::Lost => format!("Group {id} is lost: its node doesn't answer"),
+    };
+    say(&mut text, format_args!(" (revision {}).", group.revision));
+    if group.state != GroupState::Ready
+        && let Some(failure) = &group.last_failure
+    {
+        say(
+            &mut text,
+            format_args!(" Last failure: {}.", recovery::describe(id, failure)),
+        );
+    }
+    text
+}
+
+fn part_lines(status: &InferenceServiceStatus, now: Timestamp) -> Vec<String> {
+    PARTS
+        .iter()
+        .filter_map(|kind| condition_line(status, *kind, now))
+        .collect()
+}
+
+fn ready_lines(status: &InferenceServiceStatus, now: Timestamp) -> Vec<String> {
+    condition_line(status, ConditionType::Ready, now)
+        .into_iter()
+        .collect()
+}
+
+fn condition_line(status: &InferenceServiceStatus, kind: ConditionType, now: Timestamp) -> Option<String> {
+    let condition = status.conditions.iter().find(|c| c.type_ == kind.as_str())?;
+    let (value, reason) = (&condition.status, &condition.reason);
+    let since = age(condition.last_transition_time.0, now);
+    let mut text = format!("{kind} is {value} ({reason}) for {since}");
+    if !condition.message.is_empty() {
+        say(&mut text, format_args!(": {}", condition.message));
+    }
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    Some(text)
+}
+
+/// In the largest unit that leaves at least two, as kubectl has it.
+fn age(from: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(from).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// What helps against the first part that is known to be bad.
+fn advice(status: &InferenceServiceStatus) -> Option<&'static str> {
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready")?;
+    if ready.status == "True" {
+        return None;
+    }
+    let bad = PARTS
+        .iter()
+        .filter_map(|kind| status.conditions.iter().find(|c| c.type_ == kind.as_str()))
+        .filter(|c| c.status == "False" && c.type_ != "Progressing" && c.type_ != "Degraded");
+    let reasons = bad.map(|c| c.reason.as_str());
+    reasons.chain([ready.reason.as_str()]).find_map(remedy).or(Some(
+        "wait: nothing is known to be wrong; look again in a minute.",
+    ))
+}
+
+/// What helps, by reason.
+fn remedy(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "InvalidTopology"
+        | "UnsupportedSource"
+        | "Unsupported"
+        | "InvalidSpec"
+        | "OverrideForbidden"
+        | "AnonymousNotAllowed" => "change the field that Accepted names; nothing is built until then.",
+        "NameCollision" => {
+            "delete or rename the object that Accepted names, or give the service another name."
+        }
+        "QuotaExceeded" => "ask for a larger quota of the namespace, or lower replicas or resources.",
+        "IssueFailed" => "look at the operator's log and at the Secret that it names.",
+        "ExpiringSoon" => "look at the operator's log: renewing has failed for a long time.",
+        "PullFailed" => {
+            "check that the model's source can be reached: spec.network.modelEgress, name and revision."
+        }
+        "Unauthorized" => "check the token in the Secret that the model's source names.",
+        "DigestMismatch" => "correct spec.model.sha256, or find out who changed the files.",
+        "NoSpace" => "give spec.storage.cache a larger size.",
+        "SourceNotFound" => "correct the model's source: there is no such claim, repository or file.",
+        "LoadFailed" => {
+            "the files can't be loaded: read the line above, and the log of the pod that it names."
+        }
+        "InsufficientCapacity" => {
+            "add a node that fits, lower spec.engine.resources, or widen spec.scheduling."
+        }
+        "ImagePullFailed" => {
+            "correct spec.engine.image, or name the registry's Secret in spec.engine.imagePullSecrets."
+        }
+        "RankFailed" | "CrashLoop" | "RendezvousTimeout" => {
+            "read the log of the pod that is named (kubectl logs POD --previous); exit code 137 means that it needed more memory than its limit."
+        }
+        "DeploymentUnavailable" => "look at the gateway's pods: kubectl describe deployment.",
+        "Suspended" => "set spec.suspend to false.",
+        "ScaledToZero" => "set spec.replicas to at least 1.",
+        _ => return None,
+    })
+}

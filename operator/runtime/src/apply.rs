@@ -1,0 +1,346 @@
+//! Carries out a plan, object by object, in its order.
+//!
+//! What doesn't exist is created, so that an object that appeared meanwhile isn't overwritten. What exists is applied on the
+//! server's side, with its uid as a precondition. The first object that can't be written ends the round: what follows may
+//! depend on it, as pods do on the policies that protect them.
+
+use kube::Client;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kvasir_operator_api::labels;
+use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
+use kvasir_operator_core::{Delete, Plan, Write};
+use serde_json::{Value, json};
+
+use crate::cache::{Cache, ServiceKey, version};
+use crate::fence::is_fenced;
+use crate::kinds;
+use crate::metrics::Metrics;
+use crate::ownership;
+use crate::watch::{MANAGER, chain, to_value};
+
+/// Field manager of the label that the operator takes from pods.
+const POD_MANAGER: &str = "kvasir-operator-pods";
+
+/// A plan couldn't be carried out to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplyError {
+    /// An object couldn't be written.
+    #[error("can't write {object}: {}", chain(source))]
+    Write {
+        /// Which one.
+        object: ObjectRef,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// An object couldn't be deleted.
+    #[error("can't delete {object}: {}", chain(source))]
+    Delete {
+        /// Which one.
+        object: ObjectRef,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// A pod couldn't be deleted or changed.
+    #[error("can't {action} pod {name}: {}", chain(source))]
+    Pod {
+        /// What was tried.
+        action: &'static str,
+        /// Which one.
+        name: String,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// An object couldn't be read.
+    #[error("can't read {object}: {}", chain(source))]
+    Read {
+        /// Which one.
+        object: ObjectRef,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// The object belongs to somebody else.
+    #[error("{0} exists and belongs to somebody else: delete it or give the service another name")]
+    Foreign(ObjectRef),
+    /// The answer isn't an object.
+    #[error("the API server's answer about {0} has no name or uid")]
+    Answer(ObjectRef),
+    /// Somebody else wrote at the same time, or what was read is old: the next round sees it.
+    #[error("{0} changed meanwhile")]
+    Changed(ObjectRef),
+}
+
+impl ApplyError {
+    /// The API server's own error, where there is one.
+    pub(crate) fn source_error(&self) -> Option<&kube::Error> {
+        match self {
+            Self::Write { source, .. }
+            | Self::Read { source, .. }
+            | Self::Delete { source, .. }
+            | Self::Pod { source, .. } => Some(source),
+            Self::Answer(_) | Self::Changed(_) | Self::Foreign(_) => None,
+        }
+    }
+}
+
+/// Writes the objects of one service.
+pub(crate) struct Applier<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) cache: &'a Cache,
+    pub(crate) metrics: &'a Metrics,
+    pub(crate) key: &'a ServiceKey,
+}
+
+impl Applier<'_> {
+    /// Everything that a plan names.
+    pub(crate) async fn carry_out(&self, plan: &Plan) -> Result<(), ApplyError> {
+        for write in &plan.write {
+            self.write(write).await?;
+        }
+        for delete in &plan.delete {
+            self.delete(delete).await?;
+        }
+        for (name, uid) in &plan.decisions.restart_pods {
+            self.delete_pod(name, uid).await?;
+        }
+        for (name, uid) in &plan.decisions.unlabel_pods {
+            self.unlabel_pod(name, uid).await?;
+        }
+        Ok(())
+    }
+
+    /// One object.
+    pub(crate) async fn write(&self, write: &Write) -> Result<Live, ApplyError> {
+        let reference = &write.child.reference;
+        let result = match &write.uid {
+            None => self.create(&write.child).await,
+            Some(uid) => self.change(&write.child, uid).await,
+        };
+        self.metrics
+            .wrote(reference.kind, write.uid.is_some(), result.is_ok());
+        if let Err(error) = &result
+            && !error.source_error().is_some_and(is_fenced)
+            && !matches!(error, ApplyError::Changed(_))
+        {
+            let why = error
+                .source_error()
+                .map_or_else(|| error.to_string(), |e| chain(e));
+            self.cache.failed(self.key, reference, why);
+        }
+        result
+    }
+
+    async fn create(&self, child: &Child) -> Result<Live, ApplyError> {
+        let reference = &child.reference;
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let object = parse(reference, &child.object)?;
+        match self.api(reference.kind).create(&params, &object).await {
+            Ok(answer) => self.remember(reference, answer),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.look(reference).await?;
+                Err(ApplyError::Changed(reference.clone()))
+            }
+            Err(source) => Err(failed(reference, source)),
+        }
+    }
+
+    async fn change(&self, child: &Child, uid: &str) -> Result<Live, ApplyError> {
+        let reference = &child.reference;
+        let mut object = child.object.clone();
+        object["metadata"]["uid"] = uid.into();
+        self.claim(reference, &mut object).await?;
+        let params = PatchParams::apply(MANAGER).force();
+        let patch = Patch::Apply(&object);
+        match self
+            .api(reference.kind)
+            .patch(&reference.name, &params, &patch)
+            .await
+        {
+            Ok(answer) => self.remember(reference, answer),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                self.look(reference).await?;
+                Err(ApplyError::Changed(reference.clone()))
+            }
+            Err(source) => Err(failed(reference, source)),
+        }
+    }
+
+    /// Makes all fields of an object ours before it is applied: see [`ownership`].
+    async fn claim(&self, reference: &ObjectRef, wanted: &mut Value) -> Result<(), ApplyError> {
+        let api = self.api(reference.kind);
+        let found = api.get_opt(&reference.name).await;
+        let found = found.map_err(|source| failed(reference, source))?;
+        let changed = || ApplyError::Changed(reference.clone());
+        let Some(object) = found else {
+            self.saw_nothing(reference);
+            return Err(changed());
+        };
+        let version = object.metadata.resource_version.clone();
+        let expected = wanted["metadata"]["resourceVersion"].as_str();
+        let same = object.metadata.uid.as_deref() == wanted["metadata"]["uid"].as_str();
+        if !same || expected.is_some_and(|expected| version.as_deref() != Some(expected)) {
+            self.saw(reference, object);
+            return Err(changed());
+        }
+        let managers = object.metadata.managed_fields.unwrap_or_default();
+        let Some(claimed) = ownership::claim(managers) else {
+            return Ok(());
+        };
+        let patch = json!({ "metadata": {
+            "uid": wanted["metadata"]["uid"],
+            "resourceVersion": version,
+            "managedFields": claimed,
+        } });
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        match api.patch(&reference.name, &params, &Patch::Merge(&patch)).await {
+            Ok(answer) => {
+                if expected.is_some() {
+                    wanted["metadata"]["resourceVersion"] = answer.metadata.resource_version.into();
+                }
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(changed()),
+            Err(source) => Err(failed(reference, source)),
+        }
+    }
+
+    async fn delete(&self, delete: &Delete) -> Result<(), ApplyError> {
+        let reference = &delete.reference;
+        let params = with_uid(&delete.uid);
+        let result = self.api(reference.kind).delete(&reference.name, &params).await;
+        self.metrics.deleted(reference.kind, result.is_ok());
+        match result {
+            Ok(answer) => {
+                if let Some(left) = answer.left() {
+                    // It goes when its finalizers let it.
+                    self.put(reference, left);
+                } else {
+                    self.cache.remove(self.key, reference, &delete.uid);
+                }
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => self.look(reference).await?,
+            Err(source) => {
+                let object = reference.clone();
+                return Err(ApplyError::Delete { object, source });
+            }
+        }
+        self.cache.forget_written(self.key, reference);
+        Ok(())
+    }
+
+    async fn delete_pod(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
+        let api: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.client.clone(), &self.key.namespace);
+        match api.delete(name, &with_uid(uid)).await {
+            Ok(_) => Ok(()),
+            // Gone already, or another pod of that name.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(source) => Err(ApplyError::Pod {
+                action: "delete",
+                name: name.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    async fn unlabel_pod(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
+        let api: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.client.clone(), &self.key.namespace);
+        let patch = json!({ "metadata": { "uid": uid, "labels": { labels::LOADING: null } } });
+        let params = PatchParams {
+            field_manager: Some(POD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        match api.patch_metadata(name, &params, &Patch::Merge(&patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(source) => Err(ApplyError::Pod {
+                action: "take a label from",
+                name: name.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// Reads an object that isn't what the cache says, with or without our label.
+    pub(crate) async fn look(&self, reference: &ObjectRef) -> Result<(), ApplyError> {
+        let found = self.api(reference.kind).get_opt(&reference.name).await;
+        let found = found.map_err(|source| ApplyError::Read {
+            object: reference.clone(),
+            source,
+        })?;
+        match found {
+            Some(object) => drop(self.saw(reference, object)),
+            None => self.saw_nothing(reference),
+        }
+        Ok(())
+    }
+
+    /// Notes an object that was read by name. One without our label is shown by no watch and looked at again by each round.
+    pub(crate) fn saw(&self, reference: &ObjectRef, object: DynamicObject) -> Option<Live> {
+        let labels = object.metadata.labels.as_ref();
+        let watched = labels.is_some_and(|labels| {
+            labels.get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_VALUE)
+                && labels.get(labels::SERVICE) == Some(&self.key.base)
+        });
+        if watched || reference.kind == Kind::Secret {
+            self.cache.stranger_left(self.key, reference);
+        } else {
+            self.cache.stranger(self.key, reference.clone());
+        }
+        self.put(reference, object)
+    }
+
+    /// Notes that there is no such object.
+    pub(crate) fn saw_nothing(&self, reference: &ObjectRef) {
+        self.cache.stranger_left(self.key, reference);
+        if let Some(uid) = self.cache.uid(self.key, reference) {
+            self.cache.remove(self.key, reference, &uid);
+        }
+    }
+
+    fn remember(&self, reference: &ObjectRef, answer: DynamicObject) -> Result<Live, ApplyError> {
+        let live = self.put(reference, answer);
+        let live = live.ok_or_else(|| ApplyError::Answer(reference.clone()))?;
+        self.cache.wrote(self.key, &live);
+        Ok(live)
+    }
+
+    fn put(&self, reference: &ObjectRef, object: DynamicObject) -> Option<Live> {
+        let age = version(object.metadata.resource_version.as_deref());
+        let live = Live::new(reference.kind, to_value(object)?)?;
+        self.cache.put(self.key, live.clone(), age, false);
+        Some(live)
+    }
+
+    /// Objects of a kind in the service's namespace.
+    pub(crate) fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.key.namespace, &kinds::resource(kind))
+    }
+}
+
+fn failed(reference: &ObjectRef, source: kube::Error) -> ApplyError {
+    ApplyError::Write {
+        object: reference.clone(),
+        source,
+    }
+}
+
+fn parse(reference: &ObjectRef, object: &Value) -> Result<DynamicObject, ApplyError> {
+    serde_json::from_value(object.clone()).map_err(|error| ApplyError::Write {
+        object: reference.clone(),
+        source: kube::Error::SerdeError(error),
+    })
+}
+
+fn with_uid(uid: &str) -> DeleteParams {
+    DeleteParams::background().preconditions(Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: None,
+    })
+}

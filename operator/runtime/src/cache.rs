@@ -1,0 +1,400 @@
+//! What the watches and our own writes have shown of the cluster, by service, trimmed to what decisions read.
+//!
+//! Our own writes go in at once, so that a round sees what the round before did; an event that is older than what is here is
+//! dropped. Secrets aren't here: they are read by name when they are needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::certificates::OwnIdentity;
+use kvasir_operator_core::child::{Kind, Live, ObjectRef};
+use kvasir_operator_core::observed::{GroupLoad, NodeView, PodView, Written};
+
+/// Namespace and base name of a service: what its children's label says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ServiceKey {
+    pub(crate) namespace: String,
+    pub(crate) base: String,
+}
+
+/// An object with its age.
+#[derive(Clone, Debug)]
+struct Seen {
+    live: Live,
+    version: u64,
+}
+
+/// A pod with its address.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SeenPod {
+    pub(crate) view: PodView,
+    pub(crate) address: Option<String>,
+}
+
+/// What is known of one service's surroundings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) children: Vec<Live>,
+    pub(crate) pods: Vec<SeenPod>,
+    pub(crate) nodes: BTreeMap<String, NodeView>,
+    pub(crate) written: BTreeMap<ObjectRef, Written>,
+    pub(crate) failed: BTreeMap<ObjectRef, String>,
+    pub(crate) loads: BTreeMap<i32, GroupLoad>,
+    /// Names that objects without our label have: they aren't watched.
+    pub(crate) strangers: Vec<ObjectRef>,
+}
+
+#[derive(Default)]
+struct Entry {
+    children: BTreeMap<ObjectRef, Seen>,
+    pods: BTreeMap<String, SeenPod>,
+    written: BTreeMap<ObjectRef, Written>,
+    failed: BTreeMap<ObjectRef, String>,
+    loads: BTreeMap<i32, GroupLoad>,
+    strangers: BTreeSet<ObjectRef>,
+    own: Option<OwnIdentity>,
+    /// Name of the service, where it differs from the base.
+    name: Option<String>,
+    /// Version of the service that our last status write made.
+    status_version: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    services: BTreeMap<ServiceKey, Entry>,
+    nodes: BTreeMap<String, NodeView>,
+}
+
+impl Entry {
+    /// Asks for a look at a name, where rounds look at the service at all.
+    fn doubt(&mut self, reference: &ObjectRef) {
+        if self.is_known() {
+            self.strangers.insert(reference.clone());
+        }
+    }
+
+    /// A round has worked on the service, and it isn't gone.
+    fn is_known(&self) -> bool {
+        self.status_version > 0 || !self.written.is_empty()
+    }
+
+    /// Nothing is left of the service.
+    fn is_over(&self) -> bool {
+        !self.is_known() && self.children.is_empty() && self.pods.is_empty()
+    }
+}
+
+/// What was seen; shared by watches and rounds.
+#[derive(Default)]
+pub(crate) struct Cache {
+    inner: Mutex<Inner>,
+}
+
+/// Age of an object: the API server's versions are numbers that grow.
+pub(crate) fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+impl Cache {
+    /// No holder of the lock panics half way: entries are replaced whole.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An object as it is now. Whether that is news for decisions. `fresh` says that it is newer than whatever is here.
+    pub(crate) fn put(&self, key: &ServiceKey, live: Live, version: u64, fresh: bool) -> bool {
+        let mut inner = self.lock();
+        let children = &mut inner.services.entry(key.clone()).or_default().children;
+        let before = children.get(&live.reference);
+        if before.is_some_and(|before| before.version > version && !fresh && before.live.uid == live.uid) {
+            return false;
+        }
+        let live = live.slim();
+        let news = before.is_none_or(|before| before.live != live);
+        let reference = live.reference.clone();
+        children.insert(reference, Seen { live, version });
+        news
+    }
+
+    /// An object is gone. Whether that is news.
+    pub(crate) fn remove(&self, key: &ServiceKey, reference: &ObjectRef, uid: &str) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.services.get_mut(key) else {
+            return false;
+        };
+        let same = entry
+            .children
+            .get(reference)
+            .is_some_and(|seen| seen.live.uid == uid);
+        if same {
+            entry.children.remove(reference);
+        }
+        same
+    }
+
+    /// A watch shows an object no longer: it is gone, or it lost the label by which it is watched. Whether that is news. The next
+    /// round reads it by name, because an object that nobody sees would never be put right.
+    pub(crate) fn vanish(&self, key: &ServiceKey, reference: &ObjectRef, uid: &str) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.services.get_mut(key) else {
+            return false;
+        };
+        let same = entry
+            .children
+            .get(reference)
+            .is_some_and(|seen| seen.live.uid == uid);
+        if same {
+            entry.children.remove(reference);
+            entry.doubt(reference);
+            if entry.is_over() {
+                inner.services.remove(key);
+            }
+        }
+        same
+    }
+
+    /// Forgets the objects of a kind that a complete list didn't have; the services whose objects they were.
+    pub(crate) fn keep_only(&self, kind: Kind, listed: &BTreeSet<(ServiceKey, String)>) -> Vec<ServiceKey> {
+        let mut inner = self.lock();
+        let mut changed = Vec::new();
+        for (key, entry) in &mut inner.services {
+            let gone = |reference: &&ObjectRef| {
+                reference.kind == kind && !listed.contains(&(key.clone(), reference.name.clone()))
+            };
+            let gone: Vec<ObjectRef> = entry.children.keys().filter(gone).cloned().collect();
+            for reference in &gone {
+                entry.children.remove(reference);
+                entry.doubt(reference);
+            }
+            if !gone.is_empty() {
+                changed.push(key.clone());
+            }
+        }
+        changed
+    }
+
+    /// A pod as it is now. Whether that is news.
+    pub(crate) fn put_pod(&self, key: &ServiceKey, pod: SeenPod) -> bool {
+        let mut inner = self.lock();
+        let pods = &mut inner.services.entry(key.clone()).or_default().pods;
+        let name = pod.view.name.clone();
+        let news = pods.get(&name) != Some(&pod);
+        pods.insert(name, pod);
+        news
+    }
+
+    /// A pod is gone. Whether that is news.
+    pub(crate) fn remove_pod(&self, key: &ServiceKey, name: &str, uid: &str) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.services.get_mut(key) else {
+            return false;
+        };
+        let same = entry.pods.get(name).is_some_and(|pod| pod.view.uid == uid);
+        if same {
+            entry.pods.remove(name);
+            if entry.is_over() {
+                inner.services.remove(key);
+            }
+        }
+        same
+    }
+
+    /// Forgets the pods that a complete list didn't have; the services whose pods they were.
+    pub(crate) fn keep_only_pods(&self, listed: &BTreeSet<(ServiceKey, String)>) -> Vec<ServiceKey> {
+        let mut inner = self.lock();
+        let mut changed = Vec::new();
+        for (key, entry) in &mut inner.services {
+            let before = entry.pods.len();
+            entry
+                .pods
+                .retain(|name, _| listed.contains(&(key.clone(), name.clone())));
+            if entry.pods.len() != before {
+                changed.push(key.clone());
+            }
+        }
+        changed
+    }
+
+    /// A node as it is now, or that it is gone; the services with pods on it, if that is news.
+    pub(crate) fn put_node(&self, name: &str, node: Option<NodeView>) -> Vec<ServiceKey> {
+        let mut inner = self.lock();
+        if inner.nodes.get(name) == node.as_ref() {
+            return Vec::new();
+        }
+        match node {
+            Some(node) => inner.nodes.insert(name.to_owned(), node),
+            None => inner.nodes.remove(name),
+        };
+        let on_it = |entry: &Entry| {
+            entry
+                .pods
+                .values()
+                .any(|pod| pod.view.node.as_deref() == Some(name))
+        };
+        let services = inner.services.iter().filter(|(_, entry)| on_it(entry));
+        services.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Names of all nodes.
+    pub(crate) fn node_names(&self) -> Vec<String> {
+        self.lock().nodes.keys().cloned().collect()
+    }
+
+    /// Everything about one service.
+    pub(crate) fn snapshot(&self, key: &ServiceKey) -> Snapshot {
+        let inner = self.lock();
+        let Some(entry) = inner.services.get(key) else {
+            return Snapshot::default();
+        };
+        let on = entry.pods.values().filter_map(|pod| pod.view.node.as_ref());
+        let nodes = on.filter_map(|name| Some((name.clone(), inner.nodes.get(name)?.clone())));
+        Snapshot {
+            children: entry.children.values().map(|seen| seen.live.clone()).collect(),
+            pods: entry.pods.values().cloned().collect(),
+            nodes: nodes.collect(),
+            written: entry.written.clone(),
+            failed: entry.failed.clone(),
+            loads: entry.loads.clone(),
+            strangers: entry.strangers.iter().cloned().collect(),
+        }
+    }
+
+    /// Uid of an object.
+    pub(crate) fn uid(&self, key: &ServiceKey, reference: &ObjectRef) -> Option<String> {
+        let inner = self.lock();
+        let seen = inner.services.get(key)?.children.get(reference)?;
+        Some(seen.live.uid.clone())
+    }
+
+    /// Remembers how our write left an object.
+    pub(crate) fn wrote(&self, key: &ServiceKey, live: &Live) {
+        let written = Written {
+            uid: live.uid.clone(),
+            digest: live.digest().to_owned(),
+        };
+        let mut inner = self.lock();
+        let entry = inner.services.entry(key.clone()).or_default();
+        entry.written.insert(live.reference.clone(), written);
+        entry.failed.remove(&live.reference);
+        entry.strangers.remove(&live.reference);
+    }
+
+    /// Takes over what an earlier operator wrote.
+    pub(crate) fn adopt(&self, key: &ServiceKey, written: BTreeMap<ObjectRef, Written>) {
+        if !written.is_empty() {
+            let mut inner = self.lock();
+            inner.services.entry(key.clone()).or_default().written = written;
+        }
+    }
+
+    /// Remembers that an object couldn't be written.
+    pub(crate) fn failed(&self, key: &ServiceKey, reference: &ObjectRef, why: String) {
+        let mut inner = self.lock();
+        let entry = inner.services.entry(key.clone()).or_default();
+        entry.failed.insert(reference.clone(), why);
+    }
+
+    /// A round begins to write: what couldn't be written before may succeed now.
+    pub(crate) fn begin_writing(&self, key: &ServiceKey) {
+        if let Some(entry) = self.lock().services.get_mut(key) {
+            entry.failed.clear();
+        }
+    }
+
+    /// An object that we own has been deleted by us.
+    pub(crate) fn forget_written(&self, key: &ServiceKey, reference: &ObjectRef) {
+        if let Some(entry) = self.lock().services.get_mut(key) {
+            entry.written.remove(reference);
+            entry.failed.remove(reference);
+        }
+    }
+
+    /// Remembers that a name is taken by an object that no watch shows.
+    pub(crate) fn stranger(&self, key: &ServiceKey, reference: ObjectRef) {
+        let mut inner = self.lock();
+        let entry = inner.services.entry(key.clone()).or_default();
+        entry.strangers.insert(reference);
+    }
+
+    /// The name is free again.
+    pub(crate) fn stranger_left(&self, key: &ServiceKey, reference: &ObjectRef) {
+        if let Some(entry) = self.lock().services.get_mut(key) {
+            entry.strangers.remove(reference);
+        }
+    }
+
+    /// Load of the groups as they were just asked. Whether that is news.
+    pub(crate) fn put_loads(&self, key: &ServiceKey, loads: BTreeMap<i32, GroupLoad>) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.services.get_mut(key) else {
+            return false;
+        };
+        let news = entry.loads != loads;
+        entry.loads = loads;
+        news
+    }
+
+    /// Version of the service that our last write of its status made.
+    pub(crate) fn status_version(&self, key: &ServiceKey) -> u64 {
+        self.lock()
+            .services
+            .get(key)
+            .map_or(0, |entry| entry.status_version)
+    }
+
+    /// Remembers which version our write of the status made.
+    pub(crate) fn wrote_status(&self, key: &ServiceKey, version: u64) {
+        let mut inner = self.lock();
+        inner.services.entry(key.clone()).or_default().status_version = version;
+    }
+
+    /// Remembers the name behind a base.
+    pub(crate) fn named(&self, key: &ServiceKey, name: &str) {
+        if key.base != name {
+            let mut inner = self.lock();
+            inner.services.entry(key.clone()).or_default().name = Some(name.to_owned());
+        }
+    }
+
+    /// Name of the service.
+    pub(crate) fn name(&self, key: &ServiceKey) -> String {
+        let inner = self.lock();
+        let name = inner.services.get(key).and_then(|entry| entry.name.clone());
+        name.unwrap_or_else(|| key.base.clone())
+    }
+
+    /// The service is gone: what was written for it is of no use, what is left of its children is still shown by watches.
+    pub(crate) fn forget(&self, key: &ServiceKey) {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.services.get_mut(key) {
+            entry.written.clear();
+            entry.failed.clear();
+            entry.strangers.clear();
+            entry.loads.clear();
+            entry.own = None;
+            entry.status_version = 0;
+            if entry.is_over() {
+                inner.services.remove(key);
+            }
+        }
+    }
+
+    /// What the operator presents itself with to the service's pods.
+    pub(crate) fn own(&self, key: &ServiceKey) -> Option<OwnIdentity> {
+        self.lock().services.get(key)?.own.clone()
+    }
+
+    /// Keeps what the operator presents itself with.
+    pub(crate) fn keep_own(&self, key: &ServiceKey, own: Option<OwnIdentity>) {
+        let mut inner = self.lock();
+        inner.services.entry(key.clone()).or_default().own = own;
+    }
+
+    /// How many children, pods and nodes are held.
+    pub(crate) fn size(&self) -> (usize, usize, usize) {
+        let inner = self.lock();
+        let children = inner.services.values().map(|entry| entry.children.len()).sum();
+        let pods = inner.services.values().map(|entry| entry.pods.len()).sum();
+        (children, pods, inner.nodes.len())
+    }
+}

@@ -1,0 +1,407 @@
+//! Certificates of one service: read from its Secrets, judged by the core, made and written.
+//!
+//! The authority's Secret holds the keys of all authorities that still sign or are about to; each certificate's Secret holds
+//! the certificate, its key, and the authorities to trust; the trust bundle holds those for others. The authorities change
+//! only while the version that was read is there, so that two replicas can't make two successors.
+
+mod held;
+mod issue;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DynamicObject};
+use kvasir_operator_api::TlsMode;
+use kvasir_operator_core::build::meta;
+use kvasir_operator_core::certificates::{self as rules, CertificatePlan, Leaf, Subject};
+use kvasir_operator_core::child::{Child, Kind, ObjectRef};
+use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, Identity, PRIVATE_KEY_KEY, SALT_KEY, TRUST_KEY};
+use kvasir_operator_core::observed::CertificatesView;
+use kvasir_operator_core::{Settings, Validated, Write};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::apply::{Applier, ApplyError};
+pub(crate) use held::Data;
+use held::{HeldAuthority, HeldLeaf};
+pub(crate) use issue::Made;
+
+/// Bytes of the seed of cache salts.
+const SALT_BYTES: usize = 32;
+/// Rollovers take one new authority at a time.
+const MOST_STEPS: usize = 2;
+
+/// Certificates couldn't be made or kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificateError {
+    /// A key or certificate couldn't be made.
+    #[error("can't make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// The system has no random numbers.
+    #[error("the system gives no random numbers")]
+    Random,
+    /// A Secret couldn't be written.
+    #[error(transparent)]
+    Write(#[from] ApplyError),
+}
+
+/// A Secret that was read.
+#[derive(Clone, Default)]
+pub(crate) struct Found {
+    pub(crate) uid: String,
+    pub(crate) version: String,
+    /// It belongs to the service.
+    pub(crate) ours: bool,
+    pub(crate) data: Data,
+}
+
+/// The Secrets of one service, by name.
+pub(crate) type Secrets = BTreeMap<String, Found>;
+
+/// What the operator itself presents to a service's engines and gateway, and whom it trusts there.
+#[derive(Clone)]
+pub(crate) struct OwnIdentity {
+    pub(crate) made: Made,
+    pub(crate) trust: String,
+    pub(crate) until: Timestamp,
+}
+
+/// Reads the Secrets that the operator fills by itself; their content stays here, the cache learns that they exist.
+pub(crate) async fn read(
+    applier: &Applier<'_>,
+    names: &[String],
+    owner: &str,
+) -> Result<Secrets, ApplyError> {
+    let api: Api<DynamicObject> = applier.api(Kind::Secret);
+    let reads = names.iter().map(|name| api.get_opt(name));
+    let mut secrets = Secrets::new();
+    for (name, found) in names.iter().zip(futures::future::join_all(reads).await) {
+        let kind = Kind::Secret;
+        let reference = ObjectRef {
+            kind,
+            name: name.clone(),
+        };
+        let found = found.map_err(|source| ApplyError::Read {
+            object: reference.clone(),
+            source,
+        })?;
+        let Some(object) = found else {
+            applier.saw_nothing(&reference);
+            continue;
+        };
+        let data = object.data.get("data").cloned().unwrap_or_default();
+        let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let Some(live) = applier.saw(&reference, object) else {
+            continue;
+        };
+        let found = Found {
+            ours: live.is_owned_by(owner),
+            uid: live.uid,
+            version,
+            data: serde_json::from_value(data).unwrap_or_default(),
+        };
+        secrets.insert(name.clone(), found);
+    }
+    Ok(secrets)
+}
+
+/// The names of Secrets that a service may have: for all its groups, those that rest included.
+pub(crate) fn names(service: &Validated, groups: impl IntoIterator<Item = i32>) -> Vec<String> {
+    let mut names = vec![
+        service.names.gateway_secret(),
+        service.names.authority(),
+        service.names.trust_bundle(),
+        service.names.gateway_certificate(),
+    ];
+    names.extend(groups.into_iter().map(|id| service.names.group_certificate(id)));
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// What the status says about certificates.
+pub(crate) fn view(
+    service: &Validated,
+    wanted: &[Subject],
+    secrets: &Secrets,
+    failed: &BTreeMap<ObjectRef, String>,
+    settings: &Settings,
+) -> Option<CertificatesView> {
+    if service.spec.tls.mode != TlsMode::Internal {
+        return None;
+    }
+    let leaves = leaves(service, wanted, secrets, settings);
+    let missing = failed.keys().filter(|object| object.kind == Kind::Secret).count();
+    let first_end = leaves.iter().map(|held| held.leaf.not_after).min();
+    match first_end {
+        Some(first_end) => Some(CertificatesView { first_end, missing }),
+        None if missing > 0 => Some(CertificatesView {
+            first_end: Timestamp::MAX,
+            missing,
+        }),
+        None => None,
+    }
+}
+
+fn leaves(service: &Validated, wanted: &[Subject], secrets: &Secrets, settings: &Settings) -> Vec<HeldLeaf> {
+    let held = |subject: &Subject| {
+        let found = secrets.get(&identity::secret(&service.names, subject))?;
+        let names = identity::names(service, subject, &settings.cluster_domain);
+        held::leaf(&found.data, service, subject, &names)
+    };
+    wanted.iter().filter_map(held).collect()
+}
+
+/// Brings the Secrets of one service to what is wanted.
+pub(crate) struct Work<'a> {
+    pub(crate) applier: &'a Applier<'a>,
+    pub(crate) service: &'a Validated,
+    pub(crate) settings: &'a Settings,
+    pub(crate) wanted: &'a [Subject],
+    /// What the operator presented itself with so far.
+    pub(crate) own: Option<OwnIdentity>,
+    pub(crate) now: Timestamp,
+}
+
+/// What came of it.
+pub(crate) struct Worked {
+    /// Something was written: the status isn't the last word.
+    pub(crate) wrote: bool,
+    /// When to look again.
+    pub(crate) look_again: Option<Timestamp>,
+    /// What the operator presents itself with, if the service has an authority.
+    pub(crate) own: Option<OwnIdentity>,
+}
+
+impl Work<'_> {
+    /// Makes and renews what is due.
+    pub(crate) async fn carry_out(&self, mut secrets: Secrets) -> Result<Worked, CertificateError> {
+        let mut wrote = false;
+        if self.service.spec.gateway.enabled {
+            wrote |= self.salt(&mut secrets).await?;
+        }
+        if self.service.spec.tls.mode != TlsMode::Internal {
+            return Ok(Worked {
+                wrote,
+                look_again: None,
+                own: None,
+            });
+        }
+        let (authorities, plan, made) = self.authorities(&mut secrets).await?;
+        wrote |= made;
+        let trust: String = authorities
+            .iter()
+            .filter(|held| plan.trust.contains(&held.authority.serial))
+            .map(|held| held.made.certificate.as_str())
+            .collect();
+        let signer = authorities
+            .iter()
+            .find(|held| Some(held.authority.serial) == plan.signer);
+        let Some(signer) = signer else {
+            return Ok(Worked {
+                wrote,
+                look_again: plan.look_again,
+                own: None,
+            });
+        };
+        wrote |= self.trust_bundle(&mut secrets, &trust).await?;
+        let held = leaves(self.service, self.wanted, &secrets, self.settings);
+        for subject in self.wanted {
+            let held = held.iter().find(|held| held.leaf.subject == *subject);
+            wrote |= self.leaf(&secrets, subject, held, &plan, signer, &trust).await?;
+        }
+        Ok(Worked {
+            wrote,
+            look_again: plan.look_again,
+            own: Some(self.own(signer, trust)?),
+        })
+    }
+
+    fn owner(&self) -> String {
+        format!("{}/{}", self.service.namespace, self.service.name)
+    }
+
+    fn life(&self) -> SignedDuration {
+        SignedDuration::from_hours(self.service.spec.tls.validity_hours.into())
+    }
+
+    fn end(&self) -> Timestamp {
+        self.now.saturating_add(self.life()).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The authorities after what was due, and the plan that they lead to.
+    async fn authorities(
+        &self,
+        secrets: &mut Secrets,
+    ) -> Result<(Vec<HeldAuthority>, CertificatePlan, bool), CertificateError> {
+        let name = self.service.names.authority();
+        let mut held = secrets
+            .get(&name)
+            .map(|found| held::authorities(&found.data))
+            .unwrap_or_default();
+        let leaves: Vec<Leaf> = leaves(self.service, self.wanted, secrets, self.settings)
+            .into_iter()
+            .map(|held| held.leaf)
+            .collect();
+        let mut changed = false;
+        let mut plan = CertificatePlan::default();
+        for _ in 0..MOST_STEPS {
+            let known: Vec<_> = held.iter().map(|held| held.authority).collect();
+            plan = rules::decide(self.wanted, &leaves, &known, self.life(), self.now);
+            if !plan.new_authority {
+                break;
+            }
+            let serial = known.iter().map(|authority| authority.serial).max().unwrap_or(0) + 1;
+            let made = issue::authority(&self.owner(), serial, self.now)?;
+            let data = [
+                (held::certificate_key(serial), bytes(&made.certificate)),
+                (held::private_key_key(serial), bytes(&made.key)),
+            ];
+            held.extend(held::authorities(&data.into()));
+            changed = true;
+        }
+        let before = held.len();
+        held.retain(|held| {
+            plan.trust.contains(&held.authority.serial) || Some(held.authority.serial) == plan.signer
+        });
+        if changed || held.len() != before {
+            let data = held.iter().flat_map(|held| {
+                let serial = held.authority.serial;
+                [
+                    (held::certificate_key(serial), bytes(&held.made.certificate)),
+                    (held::private_key_key(serial), bytes(&held.made.key)),
+                ]
+            });
+            let metadata = meta::of_service(self.service, &name);
+            self.write(secrets, &name, metadata, "Opaque", data.collect())
+                .await?;
+            changed = true;
+        }
+        Ok((held, plan, changed))
+    }
+
+    async fn trust_bundle(&self, secrets: &mut Secrets, trust: &str) -> Result<bool, CertificateError> {
+        let name = self.service.names.trust_bundle();
+        let there = secrets.get(&name).and_then(|found| found.data.get(TRUST_KEY));
+        if there.is_some_and(|there| there.0 == trust.as_bytes()) {
+            return Ok(false);
+        }
+        let data = [(TRUST_KEY.to_owned(), bytes(trust))].into();
+        let metadata = meta::of_service(self.service, &name);
+        self.write(secrets, &name, metadata, "Opaque", data).await?;
+        Ok(true)
+    }
+
+    async fn leaf(
+        &self,
+        secrets: &Secrets,
+        subject: &Subject,
+        held: Option<&HeldLeaf>,
+        plan: &CertificatePlan,
+        signer: &HeldAuthority,
+        trust: &str,
+    ) -> Result<bool, CertificateError> {
+        let due = plan.issue.contains(subject);
+        let made = match held {
+            Some(held) if !due && held.trust == trust => return Ok(false),
+            Some(held) if !due => held.made.clone(),
+            _ => {
+                let names = identity::names(self.service, subject, &self.settings.cluster_domain);
+                let title = match subject {
+                    Subject::Group { id, .. } => self.service.names.group(*id),
+                    Subject::Gateway => self.service.names.gateway(),
+                };
+                issue::leaf(&self.owner(), &names, &title, signer, self.end(), self.now)?
+            }
+        };
+        let name = identity::secret(&self.service.names, subject);
+        let metadata = match subject {
+            Subject::Group { id, .. } => meta::of_group(self.service, *id, &name),
+            Subject::Gateway => meta::of_service(self.service, &name),
+        };
+        let data = [
+            (CERTIFICATE_KEY.to_owned(), bytes(&made.certificate)),
+            (PRIVATE_KEY_KEY.to_owned(), bytes(&made.key)),
+            (TRUST_KEY.to_owned(), bytes(trust)),
+        ];
+        self.write(secrets, &name, metadata, "kubernetes.io/tls", data.into())
+            .await?;
+        Ok(true)
+    }
+
+    /// The seed is made once: with another one, no tenant would find its cached prefixes again.
+    async fn salt(&self, secrets: &mut Secrets) -> Result<bool, CertificateError> {
+        let name = self.service.names.gateway_secret();
+        let there = secrets.get(&name).and_then(|found| found.data.get(SALT_KEY));
+        if there.is_some_and(|there| there.0.len() >= SALT_BYTES) {
+            return Ok(false);
+        }
+        let mut salt = vec![0; SALT_BYTES];
+        SystemRandom::new()
+            .fill(&mut salt)
+            .map_err(|_| CertificateError::Random)?;
+        let data = [(SALT_KEY.to_owned(), ByteString(salt))].into();
+        let metadata = meta::of_service(self.service, &name);
+        self.write(secrets, &name, metadata, "Opaque", data).await?;
+        Ok(true)
+    }
+
+    /// The operator's own certificate lives in memory only, and is renewed like the others.
+    fn own(&self, signer: &HeldAuthority, trust: String) -> Result<OwnIdentity, CertificateError> {
+        let half = self.now.saturating_add(self.life() / 2).unwrap_or(Timestamp::MAX);
+        let before = self.own.as_ref();
+        if let Some(own) = before.filter(|own| own.trust == trust && own.until > half) {
+            return Ok(own.clone());
+        }
+        let names = Identity {
+            dns: Vec::new(),
+            uris: vec![identity::OPERATOR.to_owned()],
+        };
+        let until = self.end().min(signer.authority.not_after);
+        let made = issue::leaf(&self.owner(), &names, "kvasir operator", signer, until, self.now)?;
+        Ok(OwnIdentity { made, trust, until })
+    }
+
+    /// Only over what was read, and never over what belongs to somebody else.
+    async fn write(
+        &self,
+        secrets: &Secrets,
+        name: &str,
+        metadata: ObjectMeta,
+        kind: &str,
+        data: Data,
+    ) -> Result<(), CertificateError> {
+        let reference = ObjectRef {
+            kind: Kind::Secret,
+            name: name.to_owned(),
+        };
+        let found = secrets.get(name);
+        if found.is_some_and(|found| !found.ours) {
+            let error = ApplyError::Foreign(reference.clone());
+            let cache = self.applier.cache;
+            cache.failed(self.applier.key, &reference, error.to_string());
+            return Err(error.into());
+        }
+        let object = Secret {
+            metadata,
+            type_: Some(kind.to_owned()),
+            data: Some(data),
+            ..Secret::default()
+        };
+        let mut child = Child::new(Kind::Secret, name, &object);
+        if let Some(found) = found {
+            child.object["metadata"]["resourceVersion"] = found.version.clone().into();
+        }
+        let uid = found.map(|found| found.uid.clone());
+        self.applier.write(&Write { child, uid }).await?;
+        Ok(())
+    }
+}
+
+fn bytes(text: &str) -> ByteString {
+    ByteString(text.as_bytes().to_vec())
+}

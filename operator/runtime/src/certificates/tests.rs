@@ -1,0 +1,149 @@
+//! What is made is what is read back.
+
+use kvasir_operator_core::certificates::{Authority, CLOCK_SKEW};
+use serde_json::json;
+
+use super::*;
+
+fn service() -> Validated {
+    let manifest = json!({
+        "apiVersion": "kvasir.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": { "name": "chat", "namespace": "team", "uid": "u" },
+        "spec": { "model": { "source": { "pvc": { "claimName": "models" } } } },
+    });
+    let service = serde_json::from_value(manifest).unwrap();
+    kvasir_operator_core::validate(&service, &Settings::default()).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-11-30T00:00:00Z".parse().unwrap()
+}
+
+fn authority(serial: u64) -> HeldAuthority {
+    let made = issue::authority("team/chat", serial, now()).unwrap();
+    let data: Data = [
+        (held::certificate_key(serial), bytes(&made.certificate)),
+        (held::private_key_key(serial), bytes(&made.key)),
+    ]
+    .into();
+    held::authorities(&data).pop().unwrap()
+}
+
+fn subject(uid: &str) -> Subject {
+    Subject::Group {
+        id: 2,
+        uid: uid.to_owned(),
+    }
+}
+
+fn issued(signer: &HeldAuthority, subject: &Subject) -> Data {
+    let names = identity::names(&service(), subject, "cluster.local");
+    let end = now() + SignedDuration::from_hours(24);
+    let made = issue::leaf("team/chat", &names, "chat-g2", signer, end, now()).unwrap();
+    [
+        (CERTIFICATE_KEY.to_owned(), bytes(&made.certificate)),
+        (PRIVATE_KEY_KEY.to_owned(), bytes(&made.key)),
+        (TRUST_KEY.to_owned(), bytes("trust")),
+    ]
+    .into()
+}
+
+fn read(data: &Data, subject: &Subject) -> Option<HeldLeaf> {
+    let names = identity::names(&service(), subject, "cluster.local");
+    held::leaf(data, &service(), subject, &names)
+}
+
+#[test]
+fn an_authority_is_read_back_as_it_was_made() {
+    let held = authority(7);
+    let expected = Authority {
+        serial: 7,
+        not_before: now(),
+        not_after: now() + rules::AUTHORITY_LIFE,
+    };
+    assert_eq!(held.authority, expected);
+}
+
+#[test]
+fn a_certificate_is_read_back_as_it_was_issued() {
+    let data = issued(&authority(3), &subject("a"));
+    let held = read(&data, &subject("a")).unwrap();
+    let expected = Leaf {
+        subject: subject("a"),
+        authority: 3,
+        not_before: now(),
+        not_after: now() + SignedDuration::from_hours(24),
+    };
+    assert_eq!(held.leaf, expected);
+    assert_eq!(held.trust, "trust");
+}
+
+#[test]
+fn what_was_issued_is_not_due_and_what_was_signed_by_another_authority_is() {
+    let signer = authority(1);
+    let held = read(&issued(&signer, &subject("a")), &subject("a")).unwrap();
+    let life = SignedDuration::from_hours(24);
+    let decide = |authority: Authority| {
+        rules::decide(
+            &[subject("a")],
+            std::slice::from_ref(&held.leaf),
+            &[authority],
+            life,
+            now() + CLOCK_SKEW,
+        )
+    };
+    let plan = decide(signer.authority);
+    assert_eq!(plan.issue, []);
+    assert!(!plan.new_authority);
+    let other = Authority {
+        serial: 2,
+        ..signer.authority
+    };
+    assert_eq!(decide(other).issue, [subject("a")]);
+}
+
+#[test]
+fn a_certificate_never_outlives_its_authority() {
+    let signer = authority(1);
+    let names = identity::names(&service(), &Subject::Gateway, "cluster.local");
+    let made = issue::leaf("team/chat", &names, "x", &signer, Timestamp::MAX, now()).unwrap();
+    let data: Data = [
+        (CERTIFICATE_KEY.to_owned(), bytes(&made.certificate)),
+        (PRIVATE_KEY_KEY.to_owned(), bytes(&made.key)),
+    ]
+    .into();
+    let held = read(&data, &Subject::Gateway).unwrap();
+    assert_eq!(held.leaf.not_after, signer.authority.not_after);
+}
+
+#[test]
+fn a_certificate_of_an_earlier_group_of_the_id_is_none() {
+    let data = issued(&authority(1), &subject("a"));
+    assert!(read(&data, &subject("b")).is_none());
+    assert!(read(&data, &Subject::Gateway).is_none());
+}
+
+#[test]
+fn garbage_and_foreign_keys_are_no_certificates() {
+    let good = issued(&authority(1), &subject("a"));
+    let other = issued(&authority(1), &subject("a"));
+    for key in [CERTIFICATE_KEY, PRIVATE_KEY_KEY] {
+        for garbage in [
+            &b""[..],
+            b"\xff\xfe",
+            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            let mut data = good.clone();
+            data.insert(key.to_owned(), ByteString(garbage.to_vec()));
+            assert!(read(&data, &subject("a")).is_none());
+        }
+        let mut swapped = good.clone();
+        swapped.insert(key.to_owned(), other[key].clone());
+        assert!(read(&swapped, &subject("a")).is_none());
+    }
+    let mut authorities = Data::new();
+    authorities.insert("x.crt".to_owned(), bytes("a"));
+    authorities.insert("1.crt".to_owned(), bytes("a"));
+    assert!(held::authorities(&authorities).is_empty());
+}

@@ -1,0 +1,81 @@
+//! Puts together what the core decides from.
+
+use std::collections::BTreeSet;
+
+use kvasir_operator_api::InferenceService;
+use kvasir_operator_core::certificates::Subject;
+use kvasir_operator_core::child::{Kind, Live};
+use kvasir_operator_core::observed::Observed;
+use kvasir_operator_core::{Settings, Validated, adopt};
+
+use crate::apply::{Applier, ApplyError};
+use crate::cache::Snapshot;
+use crate::certificates::{self, Secrets};
+
+/// Everything that is known about one service, and the Secrets that the operator fills by itself. Secrets are read by name,
+/// and so are objects that no watch shows because they lack our label.
+pub(crate) async fn gather(
+    service: &InferenceService,
+    validated: &Validated,
+    settings: &Settings,
+    applier: &Applier<'_>,
+) -> Result<(Observed, Secrets), ApplyError> {
+    let key = applier.key;
+    let before = applier.cache.snapshot(key);
+    for reference in &before.strangers {
+        applier.look(reference).await?;
+    }
+    let names = certificates::names(validated, ids(service, validated, &before));
+    let secrets = certificates::read(applier, &names, &validated.uid).await?;
+    let seen = applier.cache.snapshot(key);
+    let wanted = subjects(validated, &seen.children);
+    let certificates = certificates::view(validated, &wanted, &secrets, &seen.failed, settings);
+    let mut observed = Observed {
+        children: seen.children,
+        pods: seen.pods.into_iter().map(|pod| pod.view).collect(),
+        nodes: seen.nodes,
+        written: seen.written,
+        loads: seen.loads,
+        failed_writes: seen.failed,
+        certificates,
+        policies_enforced: None,
+        status: service.status.clone().unwrap_or_default(),
+    };
+    if observed.written.is_empty() {
+        observed.written = adopt(&observed, &validated.uid);
+        applier.cache.adopt(key, observed.written.clone());
+    }
+    Ok((observed, secrets))
+}
+
+/// Ids of groups that may have a Secret.
+fn ids(service: &InferenceService, validated: &Validated, seen: &Snapshot) -> BTreeSet<i32> {
+    let status = service.status.iter();
+    let remembered = status.clone().flat_map(|s| s.groups.iter().map(|group| group.id));
+    let resting = status.flat_map(|s| s.resting_ids.iter().map(|resting| resting.id));
+    let pods = seen.pods.iter().filter_map(|pod| pod.view.group);
+    let sets = groups(validated, &seen.children).map(|(id, _)| id);
+    remembered.chain(resting).chain(pods).chain(sets).collect()
+}
+
+/// Who needs a certificate.
+pub(crate) fn subjects(service: &Validated, children: &[Live]) -> Vec<Subject> {
+    let mut subjects: Vec<Subject> = groups(service, children)
+        .map(|(id, uid)| Subject::Group {
+            id,
+            uid: uid.to_owned(),
+        })
+        .collect();
+    if service.spec.gateway.enabled {
+        subjects.push(Subject::Gateway);
+    }
+    subjects
+}
+
+/// Ids and uids of the groups that exist.
+fn groups<'a>(service: &'a Validated, children: &'a [Live]) -> impl Iterator<Item = (i32, &'a str)> {
+    let sets = children.iter().filter(|live| {
+        live.reference.kind == Kind::StatefulSet && live.is_owned_by(&service.uid) && !live.is_deleting()
+    });
+    sets.filter_map(|set| Some((service.names.group_id(&set.reference.name)?, set.uid.as_str())))
+}

@@ -1,0 +1,289 @@
+//! One round for one service: gather, ask the core, write the status, carry out the plan.
+//!
+//! The status goes first, over the version that was read. If somebody wrote meanwhile that fails, and nothing of the plan is
+//! done: it was made from an old read. So two rounds never give out one group's id, even when two replicas believe that they
+//! work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::{Client, ResourceExt};
+use kvasir_operator_api::names::Names;
+use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
+use kvasir_operator_core::{FieldError, Plan, Settings, plan, status, validate};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::apply::{Applier, ApplyError};
+use crate::backoff::Backoff;
+use crate::cache::{Cache, ServiceKey, version};
+use crate::certificates::{self, CertificateError};
+use crate::engines;
+use crate::events::Events;
+use crate::fence::is_fenced;
+use crate::gather;
+use crate::metrics::{Metrics, Outcome};
+use crate::watch::chain;
+
+/// Field manager of the status.
+const STATUS_MANAGER: &str = "kvasir-operator-status";
+/// Longest time for one round.
+const ROUND: Duration = Duration::from_mins(2);
+/// Shortest pause between two rounds that nothing but time is the reason for.
+const SOON: Duration = Duration::from_millis(100);
+/// When to look for the version that our own status write made, if no watch shows it.
+const ECHO: Duration = Duration::from_secs(2);
+
+/// A round didn't come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RoundError {
+    /// The status couldn't be written.
+    #[error("can't write the status: {}", chain(source))]
+    Status {
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// The service changed since it was read.
+    #[error("the service changed meanwhile")]
+    Stale,
+    /// The plan couldn't be carried out.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// Certificates couldn't be made or kept.
+    #[error(transparent)]
+    Certificates(#[from] CertificateError),
+    /// It took too long.
+    #[error("the round took longer than {} s", ROUND.as_secs())]
+    TooLong,
+}
+
+impl RoundError {
+    fn apply_error(&self) -> Option<&ApplyError> {
+        match self {
+            Self::Apply(error) | Self::Certificates(CertificateError::Write(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Somebody else wrote at the same time.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Stale) || matches!(self.apply_error(), Some(ApplyError::Changed(_)))
+    }
+
+    /// This replica may not write any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        let source = match self {
+            Self::Status { source } => Some(source),
+            _ => self.apply_error().and_then(ApplyError::source_error),
+        };
+        source.is_some_and(is_fenced)
+    }
+}
+
+/// What rounds share.
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) settings: watch::Receiver<Settings>,
+    pub(crate) backoff: Backoff,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) events: Events,
+}
+
+/// The key of a service.
+pub(crate) fn key(service: &InferenceService) -> ServiceKey {
+    ServiceKey {
+        namespace: service.namespace().unwrap_or_default(),
+        base: Names::new(&service.name_any()).service().to_owned(),
+    }
+}
+
+/// One round, with its time and outcome counted.
+pub(crate) async fn reconcile(
+    service: Arc<InferenceService>,
+    context: Arc<Context>,
+) -> Result<Action, RoundError> {
+    let round = context.metrics.round();
+    let result = match tokio::time::timeout(ROUND, work(&service, &context)).await {
+        Ok(result) => result,
+        Err(_) => Err(RoundError::TooLong),
+    };
+    round.end(match &result {
+        Ok(_) => Outcome::Done,
+        Err(error) if error.is_conflict() => Outcome::Conflict,
+        Err(error) if error.is_fenced() => Outcome::Fenced,
+        Err(_) => Outcome::Failed,
+    });
+    result
+}
+
+/// What happens after a failed round: a pause that grows.
+#[expect(clippy::needless_pass_by_value, reason = "the controller's signature")]
+pub(crate) fn failed(service: Arc<InferenceService>, error: &RoundError, context: Arc<Context>) -> Action {
+    let uid = service.uid().unwrap_or_default();
+    let pause = context.backoff.failed(&uid, error.is_conflict());
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    if error.is_conflict() || error.is_fenced() {
+        tracing::debug!(%namespace, %name, %error, ?pause, "the round is repeated");
+    } else {
+        tracing::warn!(%namespace, %name, %error, ?pause, "the round failed and is repeated");
+    }
+    Action::requeue(pause)
+}
+
+async fn work(service: &InferenceService, context: &Context) -> Result<Action, RoundError> {
+    let key = key(service);
+    let uid = service.uid().unwrap_or_default();
+    if service.metadata.deletion_timestamp.is_some() {
+        // Its children go with it: the garbage collector follows their owner references.
+        context.backoff.forget(&uid);
+        context.cache.forget(&key);
+        return Ok(Action::await_change());
+    }
+    if version(service.metadata.resource_version.as_deref()) < context.cache.status_version(&key) {
+        return Ok(Action::requeue(ECHO));
+    }
+    context.cache.named(&key, &service.name_any());
+    let settings = context.settings.borrow().clone();
+    // Whole seconds, as the API server stores them.
+    let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH);
+    let validated = match validate(service, &settings) {
+        Ok(validated) => validated,
+        Err(errors) => return refuse(service, &key, &errors, &settings, now, context).await,
+    };
+    let applier = Applier {
+        client: &context.client,
+        cache: &context.cache,
+        metrics: &context.metrics,
+        key: &key,
+    };
+    let (observed, secrets) = gather::gather(service, &validated, &settings, &applier).await?;
+    let plan = plan(&validated, &observed, &settings, now);
+    let new = status::accepted(&validated, &plan, &observed, &settings, now);
+    write_status(service, &key, &observed.status, new, context).await?;
+    tell(service, &plan, context).await;
+    if !plan.is_empty() {
+        log(service, &plan);
+    }
+    context.cache.begin_writing(&key);
+    applier.carry_out(&plan).await?;
+    drain(service, &key, &plan, context);
+    let wanted = gather::subjects(&validated, &context.cache.snapshot(&key).children);
+    let work = certificates::Work {
+        applier: &applier,
+        service: &validated,
+        settings: &settings,
+        wanted: &wanted,
+        own: context.cache.own(&key),
+        now,
+    };
+    let worked = work.carry_out(secrets).await?;
+    context.cache.keep_own(&key, worked.own);
+    context.backoff.forget(&uid);
+    if worked.wrote {
+        // No watch shows Secrets, and the status is about them too.
+        return Ok(Action::requeue(SOON));
+    }
+    let look_again = worked
+        .look_again
+        .map_or(plan.look_again, |at| at.min(plan.look_again));
+    let wait = Duration::try_from(look_again.duration_since(now)).unwrap_or_default();
+    Ok(Action::requeue(wait.max(SOON)))
+}
+
+/// Tells the engines of draining groups to take nothing new, without waiting for them: the next poll shows what came of it.
+fn drain(service: &InferenceService, key: &ServiceKey, plan: &Plan, context: &Context) {
+    if plan.decisions.drain.is_empty() {
+        return;
+    }
+    let Some(link) = engines::link_to(service, &context.cache) else {
+        return;
+    };
+    for (group, address) in engines::leaders(service, &context.cache, key) {
+        if plan.decisions.drain.contains(&group) {
+            let (link, key) = (link.clone(), key.clone());
+            tokio::spawn(async move {
+                if let Err(error) = link.drain(address).await {
+                    tracing::debug!(namespace = %key.namespace, service = %key.base, group, %error, "a group can't be told to drain");
+                }
+            });
+        }
+    }
+}
+
+async fn refuse(
+    service: &InferenceService,
+    key: &ServiceKey,
+    errors: &[FieldError],
+    settings: &Settings,
+    now: Timestamp,
+    context: &Context,
+) -> Result<Action, RoundError> {
+    let before = service.status.clone().unwrap_or_default();
+    let new = status::refused(service, errors, settings, now);
+    write_status(service, key, &before, new, context).await?;
+    context.backoff.forget(&service.uid().unwrap_or_default());
+    Ok(Action::requeue(settings.resync.unsigned_abs()))
+}
+
+/// Over the version that was read, and only if it says something new.
+async fn write_status(
+    service: &InferenceService,
+    key: &ServiceKey,
+    before: &InferenceServiceStatus,
+    new: InferenceServiceStatus,
+    context: &Context,
+) -> Result<(), RoundError> {
+    if service.status.is_some() && *before == new {
+        return Ok(());
+    }
+    let api: Api<InferenceService> = Api::namespaced(context.client.clone(), &key.namespace);
+    let name = service.name_any();
+    let patch = json!({
+        "apiVersion": "kvasir.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": name,
+            "namespace": key.namespace,
+            "uid": service.metadata.uid,
+            "resourceVersion": service.metadata.resource_version,
+        },
+        "status": new,
+    });
+    let params = PatchParams::apply(STATUS_MANAGER).force();
+    let result = api.patch_status(&name, &params, &Patch::Apply(&patch)).await;
+    context.metrics.wrote_status(result.is_ok());
+    match result {
+        Ok(answer) => {
+            let made = version(answer.metadata.resource_version.as_deref());
+            context.cache.wrote_status(key, made);
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Err(RoundError::Stale),
+        Err(source) => Err(RoundError::Status { source }),
+    }
+}
+
+async fn tell(service: &InferenceService, plan: &Plan, context: &Context) {
+    for event in &plan.decisions.events {
+        context.events.publish(service, event).await;
+    }
+}
+
+fn log(service: &InferenceService, plan: &Plan) {
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let decisions = &plan.decisions;
+    tracing::info!(
+        %namespace, %name,
+        write = plan.write.len(), delete = plan.delete.len(),
+        create_groups = decisions.create.len(), delete_groups = ?decisions.delete,
+        restart_pods = decisions.restart_pods.len(),
+        "changing",
+    );
+    for write in &plan.write {
+        tracing::debug!(%namespace, %name, object = %write.child.reference, exists = write.uid.is_some(), "writing");
+    }
+}

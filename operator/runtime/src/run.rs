@@ -1,0 +1,322 @@
+//! From start to end: lease, watches, rounds, and an orderly stop.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::Api;
+use kube::client::ClientBuilder;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::controller::{self, ReconcileRequest};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Config};
+use kvasir_operator_api::InferenceService;
+use kvasir_operator_core::Settings;
+use kvasir_operator_core::child::Kind;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::cache::Cache;
+use crate::cluster::{self, ClusterError};
+use crate::engines;
+use crate::events::Events;
+use crate::fence::{Fence, FenceLayer};
+use crate::http::{self, Health, Phase};
+use crate::lease::{Keeper, LeaseError, Times};
+use crate::metrics::Metrics;
+use crate::options::{Options, Scope};
+use crate::reconcile::{self, Context};
+use crate::watch::{self, Trigger, Watcher, chain};
+
+/// News about one service within this time is one round.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// How often the cluster is asked for kinds that it may have learnt.
+const KINDS: Duration = Duration::from_mins(5);
+
+/// The operator can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No cluster is known.
+    #[error("no cluster is known: set KUBECONFIG or run in a pod: {0}")]
+    Config(#[source] kube::config::InferConfigError),
+    /// The client can't be made.
+    #[error("can't make a client for the cluster: {}", chain(.0))]
+    Client(#[source] kube::Error),
+    /// Nothing can be served.
+    #[error("can't listen for health and metrics: {0}")]
+    Listen(#[source] std::io::Error),
+    /// The cluster isn't as needed.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The lease was lost.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+/// Runs until `stop` is cancelled, or until the lease is lost. Waits for the lease first.
+///
+/// # Errors
+/// The operator can't start, or lost its lease; then the process must end.
+pub async fn run(options: Options, stop: CancellationToken) -> Result<(), RunError> {
+    let config = Config::infer().await.map_err(RunError::Config)?;
+    let fence = Arc::new(Fence::default());
+    let reader = client(config.clone(), None)?;
+    let metrics = Arc::new(Metrics::new(&options.settings.version));
+    let health = Arc::new(Health::default());
+    health.tick();
+    http::serve(
+        options.listen,
+        Arc::clone(&health),
+        Arc::clone(&metrics),
+        stop.clone(),
+    )
+    .await
+    .map_err(RunError::Listen)?;
+    cluster::check(&reader).await?;
+    let mut keeper = Keeper::new(
+        Api::<Lease>::namespaced(reader.clone(), &options.settings.operator_namespace),
+        options.lease_name.clone(),
+        options.identity.clone(),
+        Times {
+            duration: options.lease_duration,
+            deadline: options.lease_deadline,
+            retry: options.lease_retry,
+        },
+        Arc::clone(&fence),
+    );
+    health.enter(Phase::Waiting);
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        () = keeper.acquire(|| health.tick()) => {}
+    }
+    tracing::info!(identity = %options.identity, "the lease is ours");
+    metrics.lead(true);
+    health.enter(Phase::Filling);
+    // Cancelled when the work has come to its end, so that the lease is held until then.
+    let finished = CancellationToken::new();
+    let operator = Operator {
+        writer: client(config, Some(fence))?,
+        reader,
+        options,
+        metrics: Arc::clone(&metrics),
+        health: Arc::clone(&health),
+    };
+    let work = operator.work(stop, finished.clone());
+    let kept = {
+        let keep = keeper.keep(&finished, || health.tick());
+        tokio::select! {
+            kept = keep => kept.map_err(RunError::from),
+            worked = work => worked,
+        }
+    };
+    metrics.lead(false);
+    health.enter(Phase::Stopping);
+    if kept.is_ok() {
+        keeper.release().await;
+    }
+    kept
+}
+
+fn client(mut config: Config, fence: Option<Arc<Fence>>) -> Result<Client, RunError> {
+    // What fails is tried again by the next round, which sees what has changed since.
+    config.default_retry = fence.is_none();
+    config.connect_timeout = Some(Duration::from_secs(10));
+    let builder = ClientBuilder::try_from(config).map_err(RunError::Client)?;
+    Ok(builder.with_layer(&FenceLayer(fence)).build())
+}
+
+struct Operator {
+    writer: Client,
+    reader: Client,
+    options: Options,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+}
+
+impl Operator {
+    /// Fills the caches and works until `stop`; then lets rounds in progress end.
+    async fn work(self, stop: CancellationToken, finished: CancellationToken) -> Result<(), RunError> {
+        let mut settings = self.options.settings.clone();
+        settings.known_kinds = cluster::known_kinds(&self.reader).await?;
+        let (settings_sender, settings) = tokio::sync::watch::channel(settings);
+        let cache = Arc::new(Cache::default());
+        let (trigger, news) = mpsc::unbounded_channel();
+        let watches = trigger.clone();
+        let watcher = Watcher {
+            client: self.reader.clone(),
+            scope: self.options.scope.clone(),
+            cache: Arc::clone(&cache),
+            trigger: watches,
+            metrics: Arc::clone(&self.metrics),
+        };
+        // Aborted when this future ends.
+        let mut tasks = JoinSet::new();
+        let known = settings.borrow().known_kinds.clone();
+        let mut synced = Vec::new();
+        for kind in Kind::ALL {
+            // Secrets are read by name: nobody who can list them should run in a cluster without need.
+            if kind != Kind::Secret && (kind.is_native() || known.contains(&kind)) {
+                synced.push(spawn(&mut tasks, |ready| watcher.clone().children(kind, ready)));
+            }
+        }
+        synced.push(spawn(&mut tasks, |ready| watcher.clone().pods(ready)));
+        if self.options.scope == Scope::Cluster {
+            synced.push(spawn(&mut tasks, |ready| watcher.clone().nodes(ready)));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            _ = futures::future::join_all(synced) => {}
+        }
+        let (children, pods, nodes) = cache.size();
+        tracing::info!(children, pods, nodes, "the caches are full");
+        tasks.spawn(learn(self.reader.clone(), watcher, settings_sender));
+        self.health.enter(Phase::Working);
+        self.rounds(cache, settings, (trigger, news), stop.clone()).await;
+        finished.cancel();
+        Ok(())
+    }
+
+    /// Works until `stop`, and at most the shutdown timeout longer.
+    async fn rounds(
+        &self,
+        cache: Arc<Cache>,
+        settings: tokio::sync::watch::Receiver<Settings>,
+        (trigger, news): (
+            Trigger,
+            mpsc::UnboundedReceiver<reflector::ObjectRef<InferenceService>>,
+        ),
+        stop: CancellationToken,
+    ) {
+        let events = Events::new(
+            self.writer.clone(),
+            self.options.identity.clone(),
+            Arc::clone(&self.metrics),
+        );
+        let context = Arc::new(Context {
+            client: self.writer.clone(),
+            cache: Arc::clone(&cache),
+            settings,
+            backoff: Backoff::default(),
+            metrics: Arc::clone(&self.metrics),
+            events,
+        });
+        let (services, stream) = self.services(Arc::clone(&cache), Arc::clone(&context));
+        self.metrics.observe(services.clone(), Arc::clone(&cache));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(engines::poll(services.clone(), cache, trigger));
+        let config = controller::Config::default()
+            .concurrency(self.options.concurrency)
+            .debounce(DEBOUNCE);
+        let changed = stream.map(|service| ReconcileRequest::from(reflector::ObjectRef::from_obj(&service)));
+        let news = tokio_stream(news).map(ReconcileRequest::from);
+        let queue = futures::stream::select(changed, news)
+            .take_until(stop.clone().cancelled_owned())
+            .map(Ok::<_, Infallible>);
+        let work = controller::applier(
+            |service, context| Box::pin(reconcile::reconcile(service, context)),
+            reconcile::failed,
+            context,
+            services,
+            queue,
+            config,
+        )
+        .for_each(|_| async {});
+        let mut work = std::pin::pin!(work);
+        tokio::select! {
+            () = &mut work => return,
+            () = stop.cancelled() => {}
+        }
+        self.health.enter(Phase::Stopping);
+        if tokio::time::timeout(self.options.shutdown_timeout, work)
+            .await
+            .is_err()
+        {
+            tracing::warn!("rounds in progress were cut off");
+        }
+    }
+
+    /// The watched services and the stream of their changes.
+    fn services(
+        &self,
+        cache: Arc<Cache>,
+        context: Arc<Context>,
+    ) -> (
+        Store<InferenceService>,
+        impl futures::Stream<Item = InferenceService> + Send + 'static,
+    ) {
+        let api: Api<InferenceService> = match &self.options.scope {
+            Scope::Cluster => Api::all(self.reader.clone()),
+            Scope::Namespace(namespace) => Api::namespaced(self.reader.clone(), namespace),
+        };
+        let (store, writer) = reflector::store();
+        let metrics = Arc::clone(&self.metrics);
+        let stream = watcher(api, watch::limits())
+            .default_backoff()
+            .modify(|service| service.metadata.managed_fields = None)
+            .inspect(move |event| match event {
+                Ok(watcher::Event::Delete(service)) => {
+                    cache.forget(&reconcile::key(service));
+                    let uid = service.metadata.uid.clone();
+                    context.backoff.forget(&uid.unwrap_or_default());
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    metrics.watch_failed("InferenceService");
+                    tracing::warn!(error = %chain(error), "the watch of services ended and is started again");
+                }
+            })
+            .reflect(writer)
+            .applied_objects()
+            // Said above.
+            .filter_map(|service| std::future::ready(service.ok()));
+        (store, stream)
+    }
+}
+
+fn spawn<F: Future<Output = ()> + Send + 'static>(
+    tasks: &mut JoinSet<()>,
+    watch: impl FnOnce(oneshot::Sender<()>) -> F,
+) -> oneshot::Receiver<()> {
+    let (sender, receiver) = oneshot::channel();
+    tasks.spawn(watch(sender));
+    receiver
+}
+
+fn tokio_stream<T: Send + 'static>(
+    receiver: mpsc::UnboundedReceiver<T>,
+) -> impl futures::Stream<Item = T> + Send {
+    futures::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+}
+
+/// Looks for kinds that the cluster has learnt, watches them, and tells the rounds.
+async fn learn(client: Client, watcher: Watcher, settings: tokio::sync::watch::Sender<Settings>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::time::sleep(KINDS).await;
+        let known = match cluster::known_kinds(&client).await {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::warn!(%error, "the cluster can't be asked for its kinds");
+                continue;
+            }
+        };
+        let before = settings.borrow().known_kinds.clone();
+        for kind in known.difference(&before).copied() {
+            tracing::info!(%kind, "the cluster has learnt a kind");
+            let ready = spawn(&mut tasks, |ready| watcher.clone().children(kind, ready));
+            // Its objects must be known before any is wanted. A kind that can't be listed isn't used.
+            if tokio::time::timeout(Duration::from_secs(60), ready).await.is_ok() {
+                settings.send_modify(|settings| {
+                    settings.known_kinds.insert(kind);
+                });
+            }
+        }
+    }
+}
