@@ -80,6 +80,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvasir-engine-core",
             "kvasir-proto",
             "kvasir-sampling",
+            "kvasir-tls",
         ],
     ),
     (
@@ -101,6 +102,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvasir-service",
             "kvasir-sim",
             "kvasir-text",
+            "kvasir-tls",
             "kvasir-weights",
         ],
     ),

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::answerer::{
     Answer, AnswerChoice, AnswerError, AnswerRequest, Answerer, Piece, PieceStream, Route, TokenUsage,
 };
-use crate::load::{LoadError, start_engine};
+use crate::load::{LoadError, Place, start_engine};
 use crate::progress::{Bars, Silent, Watcher};
 
 /// Prompts of one [`Llm::generate`] call that are in work at the same time, for each sequence that fits into a step: enough
@@ -189,9 +189,11 @@ impl Llm {
         } else {
             Box::new(Silent)
         };
-        let engine = tokio::task::spawn_blocking(move || start_engine(&mut model, &mut config, &*watcher))
-            .await
-            .map_err(LoadError::Interrupted)??;
+        let engine = tokio::task::spawn_blocking(move || {
+            start_engine(&mut model, &mut config, &mut Place::default(), &*watcher)
+        })
+        .await
+        .map_err(LoadError::Interrupted)??;
         let pipeline_options = PipelineOptions {
             generation_config,
             seed,

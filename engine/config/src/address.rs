@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-/// An address of an engine's gRPC service: a loopback port or a Unix socket. Others are refused until the transport
-/// has mutual TLS, because whoever reaches an engine can use it and read what it generates.
+/// An address of an engine's gRPC service: a loopback port or a Unix socket. Others are for gateways, which have
+/// mutual TLS, because whoever reaches an engine can use it and read what it generates.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LocalAddress {
     /// A loopback address with a port.
@@ -30,7 +30,7 @@ impl LocalAddress {
         }
         if text.starts_with("https://") {
             return Err(
-                "TLS between edge and engine isn't built yet; use http:// on a loopback port or unix:PATH"
+                "only a gateway reaches engines over TLS; use http:// on a loopback port or unix:PATH"
                     .to_owned(),
             );
         }
@@ -54,13 +54,54 @@ impl LocalAddress {
     }
 }
 
+/// Where an engine listens. Beyond loopback only with mutual TLS, which [`AccessConfig`](crate::AccessConfig) checks.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ListenAddress {
+    /// An address with a port.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Parses `IP:PORT`, `[IP]:PORT`, `localhost:PORT` or `unix:PATH`; `http://` before a port is allowed.
+    ///
+    /// # Errors
+    /// What is allowed, as a sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+        if let Ok(address) = rest.parse() {
+            return Ok(Self::Tcp(address));
+        }
+        match LocalAddress::parse(text) {
+            Ok(LocalAddress::Tcp(address)) => Ok(Self::Tcp(address)),
+            Ok(LocalAddress::Unix(path)) => Ok(Self::Unix(path)),
+            Err(_) => Err("expected IP:PORT, for example 0.0.0.0:50051, or unix:PATH".to_owned()),
+        }
+    }
+
+    /// Whether processes of other machines can connect.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Tcp(address) if !address.ip().is_loopback())
+    }
+}
+
 fn remote(host: &str) -> String {
     format!(
-        "{host:?} isn't a loopback address: gRPC has no TLS yet, so an engine is reached over 127.0.0.1:PORT or unix:PATH only"
+        "{host:?} isn't a loopback address: without mutual TLS an engine is reached over 127.0.0.1:PORT or unix:PATH only; gateways have it"
     )
 }
 
 impl fmt::Display for LocalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),

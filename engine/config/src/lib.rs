@@ -1,13 +1,14 @@
 //! The configuration of every role: what can be set, how it is written, and where each value came from.
 //!
 //! An option is declared once, in a section ([`ModelConfig`], [`EngineConfig`], [`HttpConfig`],
-//! [`GrpcConfig`], [`ProcessConfig`]). Its key
-//! is the flag's name, the key in the configuration file and, as `KVASIR_MAX_MODEL_LEN`, the environment variable;
+//! [`GrpcConfig`], [`AccessConfig`], [`PlaceConfig`], [`ProcessConfig`]). Its key is the flag's name, the key in the
+//! configuration file and, as `KVASIR_MAX_MODEL_LEN`, the environment variable;
 //! all three are parsed by the same [`Value`]. Layers are merged as flag > environment > file > default and each
 //! [`Setting`] keeps the [`Source`] it came from, so that a server can say why it behaves as it does.
 //!
 //! Nothing here reads a file, the environment or the clock: callers hand in text.
 
+mod access;
 mod address;
 mod bytes;
 mod choice;
@@ -27,7 +28,8 @@ mod suggest;
 mod value;
 mod yaml;
 
-pub use address::{LocalAddress, is_loopback_host};
+pub use access::{AccessConfig, EngineTlsFiles, PlaceConfig};
+pub use address::{ListenAddress, LocalAddress, is_loopback_host};
 pub use bytes::{ByteCount, Count};
 pub use choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
 pub use env::{EnvLayer, env_layer};

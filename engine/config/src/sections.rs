@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use crate::address::LocalAddress;
+use crate::address::{ListenAddress, LocalAddress};
 use crate::bytes::{ByteCount, Count};
 use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
 use crate::error::ConfigError;
@@ -132,8 +132,8 @@ section! {
 section! {
     /// The gRPC server of an engine.
     GrpcConfig, "Server" {
-        "listen" => listen: LocalAddress = LocalAddress::Tcp(DEFAULT_LISTEN), "ADDRESS",
-            "Address to serve gRPC on: 127.0.0.1:PORT or unix:PATH";
+        "listen" => listen: ListenAddress = ListenAddress::Tcp(DEFAULT_LISTEN), "ADDRESS",
+            "Address to serve gRPC on: 127.0.0.1:PORT or unix:PATH; others need --tls-cert and what belongs to it";
     }
 }
 

@@ -1,13 +1,15 @@
 //! How texts become typed values, the same way for flags, environment and file.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use serde_json::Value as Json;
 
-use crate::address::LocalAddress;
+use crate::address::{ListenAddress, LocalAddress};
 use crate::bytes::{ByteCount, Count};
 use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
+use crate::gateway::CertificateName;
 use crate::options::Kind;
 use crate::secret::Secret;
 
@@ -191,6 +193,37 @@ impl Value for Seconds {
 impl Value for LocalAddress {
     fn parse(text: &str) -> Result<Self, String> {
         Self::parse(text)
+    }
+
+    fn to_json(&self) -> Json {
+        Json::from(self.to_string())
+    }
+}
+
+impl Value for ListenAddress {
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+
+    fn to_json(&self) -> Json {
+        Json::from(self.to_string())
+    }
+}
+
+impl Value for CertificateName {
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+
+    fn to_json(&self) -> Json {
+        Json::from(self.to_string())
+    }
+}
+
+impl Value for SocketAddr {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map_err(|_| "expected IP:PORT, for example 0.0.0.0:8081".to_owned())
     }
 
     fn to_json(&self) -> Json {

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::config::EdgeConfig;
+use crate::framing;
 use crate::listener::{Accepted, Listener};
 use crate::patience::PatientWrites;
 
@@ -128,7 +129,13 @@ async fn serve(
     let service = hyper::service::service_fn(|mut request: http::Request<Incoming>| {
         seen.store(true, Ordering::Relaxed);
         request.extensions_mut().extend(facts.clone());
-        router.clone().oneshot(request)
+        let router = router.clone();
+        async move {
+            match framing::check(&request) {
+                Ok(()) => router.oneshot(request).await,
+                Err(error) => Ok(framing::refuse(&error)),
+            }
+        }
     });
     let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
     // hyper's own timeouts begin once it knows the protocol, which a client can delay for ever.

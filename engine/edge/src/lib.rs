@@ -7,6 +7,7 @@
 pub mod config;
 mod connections;
 pub mod error;
+mod framing;
 mod gate;
 mod handlers;
 pub mod host;
@@ -26,7 +27,7 @@ pub use error::EdgeError;
 pub use handlers::conversation;
 pub use host::{Host, Visit};
 pub use listener::{ConnectionIo, Handshake, Listener, PeerAddress};
-pub use metrics::Figures;
+pub use metrics::{EngineMetrics, Figures};
 pub use pipeline::{Pipeline, PipelineOptions, Prompt, Source, TextDelta, TextRequest, TextStream};
 pub use routes::{Route, Scope};
 pub use server::{Edge, Shutdown};

@@ -14,14 +14,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::discovery::Discovery;
 use crate::door::{Audit, DoorHost};
 use crate::metrics::GatewayMetrics;
+use crate::outside::{Outside, OutsideError};
 use crate::pool::{Pool, Reach};
 use crate::probes::Probes;
 use crate::reload::{ConfigFile, LoadError, Reloader};
 use crate::secure::Secure;
-use crate::store::Accounts;
 
 /// The largest bucket of token counts; requests of longer contexts count above it.
 const MAX_BUCKET_TOKENS: u32 = 1 << 20;
@@ -62,6 +61,9 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// A service that the gateway asks can't be used as configured.
+    #[error(transparent)]
+    Outside(OutsideError),
     /// The audit log can't be written.
     #[error("can't write the audit log to {path}: {source}")]
     Audit {
@@ -89,7 +91,9 @@ impl Gateway {
         let (listener, address) = bind(config.listen).await?;
         let (probe_listener, probe_address) = bind(config.operations_listen).await?;
         let audit = open_audit(config)?;
-        let (host, pool, discovery) = Self::behind(&loaded, engine_tls.clone(), audit);
+        let outside = Outside::open(config).map_err(StartError::Outside)?;
+        let discovery = outside.discovery(config).map_err(StartError::Outside)?;
+        let (host, pool) = Self::behind(&loaded, engine_tls.clone(), audit, &outside);
         let following = pool.follow(discovery.targets());
         let is_draining = Arc::new(AtomicBool::new(false));
         let probes = Probes {
@@ -112,6 +116,7 @@ impl Gateway {
             pool,
             accounts: host.accounts.clone(),
             metrics: Arc::clone(&host.metrics),
+            outside,
             _discovery: discovery,
             server_tls,
             engine_tls,
@@ -136,7 +141,8 @@ impl Gateway {
         loaded: &ConfigFile,
         engine_tls: Option<Arc<ClientTls>>,
         audit: Audit,
-    ) -> (Arc<DoorHost>, Arc<Pool>, Discovery) {
+        outside: &Outside,
+    ) -> (Arc<DoorHost>, Arc<Pool>) {
         let config = &loaded.config;
         let metrics = Arc::new(GatewayMetrics::new());
         let name = config.served_model_names.first().cloned().unwrap_or_default();
@@ -155,14 +161,14 @@ impl Gateway {
             Arc::clone(&metrics),
         );
         let host = DoorHost {
-            live: Arc::new(ArcSwap::from_pointee(loaded.live())),
+            live: Arc::new(ArcSwap::from_pointee(loaded.live(outside))),
             pool: Arc::clone(&pool),
-            accounts: Accounts::alone(config.limits.replicas.get()),
+            accounts: outside.accounts.clone(),
             figures,
             metrics,
             audit,
         };
-        (Arc::new(host), pool, Discovery::start(&config.engines))
+        (Arc::new(host), pool)
     }
 
     /// Where clients connect.

@@ -2,24 +2,31 @@
 //!
 //! A [`Gateway`] is an HTTP edge whose host is a door (`door`: who comes in, on which terms, the audit log) in front of a pool of engines (`pool`: connections,
 //! routing, waiting). What a configuration means is in [`Settings`]; `reload` takes over its new versions. Engines come from [`discovery`],
-//! limits are kept in [`store`].
+//! issuers' keys from [`jwks`], the API server's word on tokens from [`token_review`]; limits are kept in [`store`].
 
+pub mod api_server;
 mod clock;
 pub mod discovery;
 mod door;
 mod gateway;
+pub mod jwks;
 mod keys;
 mod metrics;
+mod outside;
 mod pool;
 mod probes;
 mod reload;
 mod secure;
 mod settings;
 pub mod store;
+pub mod token_review;
 mod verifier;
+mod web;
 
 pub use gateway::{Gateway, StartError};
 pub use keys::{KeyFileError, NewKey, new_key, parse_key_file};
+pub use outside::OutsideError;
 pub use reload::LoadError;
 pub use settings::{Settings, SettingsError};
 pub use verifier::RingVerifier;
+pub use web::HttpError;

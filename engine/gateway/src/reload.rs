@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::discovery::Discovery;
 use crate::door::Live;
 use crate::metrics::GatewayMetrics;
+use crate::outside::Outside;
 use crate::pool::Pool;
 use crate::settings::{Settings, SettingsError};
 use crate::store::Accounts;
@@ -96,11 +97,14 @@ impl ConfigFile {
     }
 
     /// What requests are decided by.
-    pub(crate) fn live(&self) -> Live {
+    pub(crate) fn live(&self, outside: &Outside) -> Live {
+        let mut settings = self.settings.clone();
+        settings.authenticator = outside.with_keys(&settings.authenticator);
         Live {
-            settings: self.settings.clone(),
+            settings,
             names: self.config.served_model_names.clone().into(),
-            reviewer: None,
+            reviewer: outside.reviewer(&self.config.auth),
+            keys: outside.keys.clone(),
         }
     }
 }
@@ -112,6 +116,7 @@ pub(crate) struct Reloader {
     pub(crate) pool: Arc<Pool>,
     pub(crate) accounts: Accounts,
     pub(crate) metrics: Arc<GatewayMetrics>,
+    pub(crate) outside: Outside,
     /// Follows engines for as long as it's held.
     pub(crate) _discovery: Discovery,
     pub(crate) server_tls: Option<Arc<ServerTls>>,
@@ -125,7 +130,14 @@ impl Reloader {
         let mut last_seen = self.file.digest;
         loop {
             self.follow_certificates().await;
-            tokio::time::sleep(INTERVAL).await;
+            tokio::select! {
+                () = tokio::time::sleep(INTERVAL) => {}
+                () = self.outside.keys_changed() => {
+                    // Tokens of a rotated key are waited for: this can't wait for the next look.
+                    self.live.store(Arc::new(self.file.live(&self.outside)));
+                    continue;
+                }
+            }
             let path = self.file.path.clone();
             let looked = tokio::task::spawn_blocking(move || look(&path, last_seen)).await;
             let Ok(Some((digest, read))) = looked else {
@@ -160,9 +172,14 @@ impl Reloader {
         {
             needs_restart("routing or the number of requests that wait");
         }
+        if format!("{:?}", old.auth.jwt) != format!("{:?}", new.auth.jwt)
+            && let Err(error) = self.outside.follow_issuers(&new.auth.jwt)
+        {
+            tracing::error!(%error, "the new issuers' keys can't be followed");
+        }
         self.accounts.set_replicas(file.settings.replicas);
         self.pool.apply(&file.settings);
-        let live = file.live();
+        let live = file.live(&self.outside);
         self.accounts
             .retain(|tenant| live.settings.policy.tenants.contains_key(tenant));
         self.live.store(Arc::new(live));

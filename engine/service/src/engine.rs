@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvasir_backend::{ExecError, Executor};
-use kvasir_client::types::ModelInfo;
+use kvasir_client::types::{LoadReport, ModelInfo};
 use kvasir_client::{EngineClient, assets};
 use kvasir_engine_core::Scheduler;
 
@@ -27,6 +27,17 @@ pub struct Engine {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     publisher: Option<ZmqPublisher>,
+}
+
+/// Whether an engine takes requests.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Condition {
+    /// It does.
+    Ready,
+    /// It finishes what it has, or has ended.
+    Draining,
+    /// It makes no progress or has failed, for this reason.
+    Broken(String),
 }
 
 impl Engine {
@@ -102,6 +113,23 @@ impl Engine {
         if self.shared.mailbox.post(Command::Look).is_err() {
             tracing::trace!("the engine had stopped already");
         }
+    }
+
+    /// Whether it takes requests.
+    pub fn condition(&self) -> Condition {
+        if let Health::Broken(reason) = &*self.shared.health.borrow() {
+            return Condition::Broken(reason.clone());
+        }
+        match &*self.shared.state.borrow() {
+            EngineState::Ready => Condition::Ready,
+            EngineState::Draining | EngineState::Stopped => Condition::Draining,
+            EngineState::Failed(message) => Condition::Broken(message.clone()),
+        }
+    }
+
+    /// Its load, also while it is stuck.
+    pub fn load(&self) -> LoadReport {
+        self.shared.load_report()
     }
 
     /// Where KV events are published and where replays are asked for, with the ports that were taken.

@@ -30,6 +30,7 @@ mod mailbox;
 mod names;
 mod outbox;
 mod pace;
+pub mod pages;
 mod setup;
 mod shared;
 mod sink;
@@ -39,7 +40,7 @@ mod watchdog;
 mod worker;
 mod zmq;
 
-pub use engine::Engine;
+pub use engine::{Condition, Engine};
 pub use journal::{StepPart, StepRecord};
 pub use setup::{CacheParts, Diagnostics, EngineIdentity, EngineSetup, ServiceError, ServiceLimits};
 pub use watchdog::StallLimits;

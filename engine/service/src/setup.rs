@@ -93,6 +93,8 @@ pub struct ServiceLimits {
     /// Tokens of the step that warms the executor up, at most the step's budget. On a device that sets up little at its first
     /// step a few are enough, and the engine is ready sooner.
     pub max_warmup_tokens: usize,
+    /// Whether a request without its tenant's cache salt is refused, as behind a gateway: unsalted requests of two tenants would share blocks.
+    pub require_tenant_salt: bool,
 }
 
 impl Default for ServiceLimits {
@@ -106,6 +108,7 @@ impl Default for ServiceLimits {
             max_untaken_requests: 4096,
             max_watches: 64,
             max_warmup_tokens: usize::MAX,
+            require_tenant_salt: false,
         }
     }
 }
@@ -177,9 +180,12 @@ pub enum ServiceError {
     StartPanicked,
     /// Plain gRPC would be reachable from elsewhere.
     #[error(
-        "won't serve plain gRPC on {0}, where anybody on the network could read prompts: until mutual TLS exists, use a loopback address or a Unix socket"
+        "won't serve plain gRPC on {0}, where anybody on the network could read prompts: use mutual TLS, a loopback address or a Unix socket"
     )]
     NotLoopback(SocketAddr),
+    /// TLS would let anybody in.
+    #[error("won't serve gRPC on {0} with TLS that doesn't demand named certificates of clients")]
+    OpenTls(SocketAddr),
     /// A TCP address can't be listened on.
     #[error("can't listen on {address}: {source}")]
     BindTcp {

@@ -141,6 +141,10 @@ impl Shared {
         request: GenerateRequest,
     ) -> Result<(ValidRequest, Place), Error> {
         self.check_open()?;
+        if self.limits.require_tenant_salt && request.tenant_salt.is_empty() {
+            let message = "this engine serves gateways only, whose requests carry the cache salt of a tenant";
+            return Err(invalid("tenant_salt", message));
+        }
         let root = self.cache.root(&request.tenant_salt, &request.cache_salt);
         let traceparent = request.traceparent.clone();
         let (request_id, valid) = validate::validate(request, &self.model, root)?;

@@ -1,17 +1,18 @@
 //! `kvasir engine`: an engine behind gRPC.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvasir_config::LocalAddress;
 use kvasir_service::Engine;
-use kvasir_service::grpc::{GrpcServer, Listener};
+use kvasir_service::grpc::GrpcServer;
 use tokio_util::sync::CancellationToken;
 
 use super::flags::{self, Flags};
+use super::ports::{self, Ports};
 use super::settings::Settings;
 use super::{banner, runtime, say};
 use crate::exit::Failure;
-use crate::load::start_engine;
+use crate::load::{Place, start_engine};
 use crate::logging;
 use crate::progress::Bars;
 use crate::signals::{DumpSignal, Signals};
@@ -32,23 +33,30 @@ pub(crate) fn run(flags: Flags<flags::Engine>) -> Result<(), Failure> {
 async fn serve(mut settings: Settings) -> Result<(), Failure> {
     let mut signals = Signals::catch()?;
     let mut dump_signal = DumpSignal::catch()?;
+    // Early, because files that can't be used and addresses in use should be found before a model is loaded, and probes want an answer meanwhile.
+    let listener = ports::listener(&settings.access, &settings.grpc.listen.value)?;
+    let ports = Ports::open(&settings.access).await?;
     let (mut model, mut config) = (settings.model.clone(), settings.engine.clone());
+    let mut place = Place {
+        gateway_mode: settings.access.gateway_mode.value,
+        config: settings.place.clone(),
+    };
     let loading = tokio::task::spawn_blocking(move || {
-        start_engine(&mut model, &mut config, &Bars::default()).map(|engine| (engine, model, config))
+        start_engine(&mut model, &mut config, &mut place, &Bars::default())
+            .map(|engine| (engine, model, config, place))
     });
-    let (engine, model, config) = tokio::select! {
+    let (engine, model, config, place) = tokio::select! {
         loaded = loading => loaded.map_err(|error| Failure::failed(&error))??,
         name = signals.next() => {
             tracing::info!("{name} while starting; nothing to drain");
             return Ok(());
         }
     };
-    (settings.model, settings.engine) = (model, config);
+    (settings.model, settings.engine, settings.place) = (model, config, place.config);
     // Late, because the socket of an engine tells an edge that there is one.
-    let server = listener(&settings.grpc.listen.value)
-        .bind()
-        .await
-        .map_err(|error| Failure::failed(&error))?;
+    let server = listener.bind().await.map_err(|error| Failure::failed(&error))?;
+    let engine = Arc::new(engine);
+    let _ports = ports.serve(&engine);
     show(&settings, &engine, &server.target());
     let timeout = settings.process.shutdown_timeout.value.0;
     let result = tokio::select! {
@@ -63,13 +71,6 @@ async fn serve(mut settings: Settings) -> Result<(), Failure> {
     result
 }
 
-fn listener(address: &LocalAddress) -> Listener {
-    match address {
-        LocalAddress::Tcp(address) => Listener::Tcp(*address),
-        LocalAddress::Unix(path) => Listener::Unix(path.clone()),
-    }
-}
-
 fn show(settings: &Settings, engine: &Engine, target: &str) {
     let model = &engine.model_info().model;
     if settings.process.json.value {
@@ -77,9 +78,11 @@ fn show(settings: &Settings, engine: &Engine, target: &str) {
         return;
     }
     banner::show_configuration(settings);
-    say(&format!(
-        "\nServing {model} over gRPC on {target}\n\nkvasir serve --engine {target}\n"
-    ));
+    say(&format!("\nServing {model} over gRPC on {target}\n"));
+    // Only gateways have the certificates for TLS.
+    if !target.starts_with("https://") && !settings.access.gateway_mode.value {
+        say(&format!("kvasir serve --engine {target}\n"));
+    }
 }
 
 async fn run_until_stopped(

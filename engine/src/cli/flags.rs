@@ -7,7 +7,8 @@ use clap::builder::{PossibleValuesParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use kvasir_config::{
-    EngineConfig, GrpcConfig, HttpConfig, Kind, Layer, ModelConfig, ProcessConfig, Source, Spec,
+    AccessConfig, EngineConfig, GrpcConfig, HttpConfig, Kind, Layer, ModelConfig, PlaceConfig, ProcessConfig,
+    Source, Spec,
 };
 
 /// Which options a command has.
@@ -49,8 +50,10 @@ impl Role for Engine {
             .collect();
         [
             GrpcConfig::specs(),
+            AccessConfig::specs(),
             model,
             EngineConfig::specs(),
+            PlaceConfig::specs(),
             ProcessConfig::specs(),
         ]
         .concat()
@@ -88,6 +91,8 @@ pub(crate) fn all_specs() -> Vec<Spec> {
     [
         HttpConfig::specs(),
         GrpcConfig::specs(),
+        AccessConfig::specs(),
+        PlaceConfig::specs(),
         ModelConfig::specs(),
         EngineConfig::specs(),
         ProcessConfig::specs(),

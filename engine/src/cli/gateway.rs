@@ -131,7 +131,7 @@ pub(crate) fn run(args: GatewayArgs) -> Result<(), Failure> {
 async fn serve(config: &Path) -> Result<(), Failure> {
     let mut signals = Signals::catch()?;
     let gateway = Gateway::start(config).await.map_err(|error| match error {
-        StartError::Config(_) => Failure::Usage(error.to_string()),
+        StartError::Config(_) | StartError::Outside(_) => Failure::Usage(error.to_string()),
         StartError::Tls(_) | StartError::Bind { .. } | StartError::Audit { .. } => Failure::failed(&error),
     })?;
     let (url, operations) = (gateway.url(), gateway.operations_address());

@@ -11,6 +11,7 @@ mod gateway;
 mod generate;
 mod listening;
 mod models;
+mod ports;
 mod replay;
 mod sampling;
 mod serve;

@@ -17,7 +17,7 @@ use super::runtime;
 use super::settings::Settings;
 use crate::exit::Failure;
 use crate::llm::generation_config;
-use crate::load::start_engine;
+use crate::load::{Place, start_engine};
 use crate::logging;
 use crate::progress::Bars;
 use crate::signals::{DumpSignal, Signals};
@@ -138,7 +138,8 @@ async fn start(settings: &mut Settings) -> Result<Started, Failure> {
     }
     let (mut model, mut config) = (settings.model.clone(), settings.engine.clone());
     let loading = tokio::task::spawn_blocking(move || {
-        start_engine(&mut model, &mut config, &Bars::default()).map(|engine| (engine, model, config))
+        start_engine(&mut model, &mut config, &mut Place::default(), &Bars::default())
+            .map(|engine| (engine, model, config))
     });
     let (engine, model, config) = loading.await.map_err(|error| Failure::failed(&error))??;
     (settings.model, settings.engine) = (model, config);

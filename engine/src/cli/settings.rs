@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use kvasir_config::{
-    ConfigError, EngineConfig, EnvLayer, GrpcConfig, HttpConfig, Layer, LogLevel, ModelConfig, ProcessConfig,
-    Report, Secret, Spec, env_layer, file_layer, parse_key_file,
+    AccessConfig, ConfigError, EngineConfig, EnvLayer, GrpcConfig, HttpConfig, Layer, LogLevel, ModelConfig,
+    PlaceConfig, ProcessConfig, Report, Secret, Spec, env_layer, file_layer, parse_key_file,
 };
 
 use kvasir_files::Limit;
@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) engine: EngineConfig,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
+    pub(crate) access: AccessConfig,
+    pub(crate) place: PlaceConfig,
     pub(crate) process: ProcessConfig,
     /// Sentences about what was given and has no effect.
     pub(crate) warnings: Vec<String>,
@@ -54,6 +56,8 @@ impl Settings {
             engine: EngineConfig::resolve(&layer)?,
             http: HttpConfig::resolve(&layer)?,
             grpc: GrpcConfig::resolve(&layer)?,
+            access: AccessConfig::resolve(&layer)?,
+            place: PlaceConfig::resolve(&layer)?,
             process: ProcessConfig::resolve(&layer)?,
             warnings: environment.warnings,
             keys: Vec::new(),
@@ -61,6 +65,8 @@ impl Settings {
         };
         settings.engine.settle();
         settings.engine.validate()?;
+        settings.access.validate(&settings.grpc.listen.value)?;
+        settings.place.validate()?;
         Ok(settings)
     }
 
@@ -94,6 +100,8 @@ impl Settings {
         let sections = [
             self.http.entries(),
             self.grpc.entries(),
+            self.access.entries(),
+            self.place.entries(),
             self.model.entries(),
             self.engine.entries(),
             self.process.entries(),

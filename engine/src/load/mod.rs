@@ -15,7 +15,9 @@ use std::path::Path;
 use kvasir_backend::KvDType;
 use kvasir_backend_cpu::{CpuBackend, CpuOptions};
 use kvasir_client::types::ModelInfo;
-use kvasir_config::{EngineConfig, KvCacheDtype, ModelConfig, SchedulerCompat, SchedulingPolicy};
+use kvasir_config::{
+    EngineConfig, KvCacheDtype, ModelConfig, PlaceConfig, SchedulerCompat, SchedulingPolicy,
+};
 use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig};
 use kvasir_files::Limit;
 use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
@@ -34,6 +36,15 @@ use sizes::{Facts, Sizes};
 /// More alternatives per token than this would be answers of megabytes.
 const MAX_ALTERNATIVES: u32 = 1 << 10;
 
+/// Where an engine runs, and for whom. The default is a process of its own for everybody who can reach it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// Whether only gateways are served.
+    pub(crate) gateway_mode: bool,
+    /// What the operator says.
+    pub(crate) config: PlaceConfig,
+}
+
 /// Loads the model that the configuration names and starts its engine. Blocks: call it beside async threads.
 ///
 /// Values that follow from the model and the machine are written into `model` and `engine`.
@@ -43,10 +54,10 @@ const MAX_ALTERNATIVES: u32 = 1 << 10;
 pub(crate) fn start_engine(
     model: &mut ModelConfig,
     engine: &mut EngineConfig,
+    place: &mut Place,
     watcher: &dyn Watcher,
 ) -> Result<Engine, LoadError> {
-    // There is no gateway mode yet; when there is, its engines say so here.
-    engine.kv_events_config.value.check_mode(false)?;
+    engine.kv_events_config.value.check_mode(place.gateway_mode)?;
     let Prepared {
         local,
         checkpoint,
@@ -86,12 +97,13 @@ pub(crate) fn start_engine(
             weights_version: 0,
             kv_dtype: kv_dtype_name(kv_dtype).to_owned(),
         },
-        identity: news::identity(engine),
+        identity: news::identity(engine, place),
         kv_events: news::zmq(&engine.kv_events_config.value),
         limits: ServiceLimits {
             max_logprobs: model.max_logprobs.value.min(MAX_ALTERNATIVES),
             // A CPU has nothing to set up that the first request couldn't wait for.
             max_warmup_tokens: 1,
+            require_tenant_salt: place.gateway_mode,
             ..ServiceLimits::default()
         },
         diagnostics: diagnostics(engine),

@@ -1,16 +1,33 @@
 //! Who an engine is for readers of its news, and where it publishes.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use kvasir_config::{EngineConfig, KvEvents, KvEventsConfig};
 use kvasir_service::{EngineIdentity, ZmqConfig};
 
-/// The identity; without a name it gets a random one, which is written into the configuration.
-pub(super) fn identity(engine: &mut EngineConfig) -> EngineIdentity {
+use super::Place;
+
+/// The identity: the pod's, or one that was given, or a random one. What nobody chose is written into the configuration.
+pub(super) fn identity(engine: &mut EngineConfig, place: &mut Place) -> EngineIdentity {
+    let pod_uid = place.config.pod_uid.value.clone();
     if engine.instance_id.value.is_none() {
-        let id = uuid::Uuid::new_v4().to_string();
-        engine.instance_id.derive(Some(id), "random, new at each start");
+        match pod_uid {
+            Some(uid) => engine.instance_id.derive(Some(uid), "pod-uid"),
+            None => {
+                let id = uuid::Uuid::new_v4().to_string();
+                engine.instance_id.derive(Some(id), "random, new at each start");
+            }
+        }
     }
+    // A process that starts again under its name has another cache: whoever follows it must see that it's another epoch.
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let started = u64::try_from(started.as_millis()).unwrap_or(u64::MAX);
     EngineIdentity {
         instance_id: engine.instance_id.value.clone().unwrap_or_default(),
+        epoch: place
+            .config
+            .epoch
+            .get_or_derive(|| (started, "milliseconds of the start".to_owned())),
         ..EngineIdentity::default()
     }
 }

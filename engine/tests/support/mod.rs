@@ -117,8 +117,9 @@ impl Server {
             {
                 target.clone_into(&mut server.target);
             }
-            // The last line of the command to paste.
-            if line.starts_with("  -d ") || line.starts_with("kvasir serve --engine") {
+            // The last line of the command to paste; there is none for a port that only gateways can use.
+            let is_for_gateways = server.target.starts_with("https://");
+            if line.starts_with("  -d ") || line.starts_with("kvasir serve --engine") || is_for_gateways {
                 server.stderr = Some(stderr);
                 return server;
             }

@@ -64,6 +64,9 @@ pub enum TlsError {
         /// The key's file.
         key: PathBuf,
     },
+    /// The system trusts nobody.
+    #[error("the system has no list of authorities: install ca-certificates, or name a PEM file")]
+    NoSystemAuthorities,
     /// A rule allows nobody.
     #[error("a rule for peers' names needs at least one name")]
     EmptyRule,

@@ -6,7 +6,8 @@
 //! reported. Resumption never outlives a reload, because each configuration has session storage of its own: a client whose authority was
 //! removed can't come back with a ticket.
 //!
-//! Peers are known by the names in their certificates: see [`NameRule`].
+//! Peers are known by the names in their certificates: see [`NameRule`]. Servers of others are known by the name that was dialled: see
+//! [`web_client`].
 
 mod client;
 mod error;
@@ -16,6 +17,7 @@ mod names;
 mod reload;
 mod server;
 pub mod signature;
+mod web;
 
 pub use client::{ClientFiles, ClientTls, client_from_memory};
 pub use error::{TlsError, explain};
@@ -23,6 +25,7 @@ pub use identity::{PeerIdentity, peer_identity};
 pub use names::{Name, NameMismatch, NameRule};
 pub use reload::{Reload, Reloadable, Source};
 pub use server::{ClientAuth, ServerFiles, ServerTls};
+pub use web::web_client;
 
 use std::sync::Arc;
 

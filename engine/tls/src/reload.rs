@@ -103,6 +103,10 @@ impl<S: Source> Reloadable<S> {
         }
     }
 
+    pub(crate) fn source(&self) -> &S {
+        &self.source
+    }
+
     fn make(source: &S, files: &ReadFiles) -> Result<Loaded<S::Config>, TlsError> {
         let (config, not_after) = source.make(files)?;
         Ok(Loaded {

@@ -59,6 +59,13 @@ impl ClientAuth {
     }
 }
 
+impl ServerTls {
+    /// Whether every client must present a certificate with an expected name.
+    pub fn requires_named_clients(&self) -> bool {
+        matches!(self.source().client_auth, ClientAuth::Required { .. })
+    }
+}
+
 impl Source for ServerFiles {
     type Config = ServerConfig;
 

@@ -78,9 +78,14 @@ pub struct JwtConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwksConfig {
-    /// An https URL.
+    /// An https URL. Redirects aren't followed.
     pub url: Option<String>,
-    /// A file.
+    /// PEM file of the authorities of the URL's certificate; left out, those that the system trusts.
+    pub authorities: Option<PathBuf>,
+    /// Allows an http URL: whoever is on the way could make keys.
+    #[serde(default)]
+    pub allow_plain_http: bool,
+    /// A file; it's read again when it changes.
     pub file: Option<PathBuf>,
     /// How often the URL is asked again, in seconds.
     #[serde(default = "default_refresh")]

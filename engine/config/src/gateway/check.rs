@@ -200,9 +200,12 @@ impl<'a> Checker<'a> {
             || "give either url or file".to_owned(),
         );
         if let Some(url) = &jwt.jwks.url {
-            self.require(url.starts_with("https://"), &path("jwks.url"), || {
-                "must begin with https://, or anybody on the way could make keys".to_owned()
-            });
+            let is_plain_on_purpose = jwt.jwks.allow_plain_http && url.starts_with("http://");
+            self.require(
+                url.starts_with("https://") || is_plain_on_purpose,
+                &path("jwks.url"),
+                || "must begin with https://, or anybody on the way could make keys".to_owned(),
+            );
         }
         self.require(
             jwt.tenant.is_some() != jwt.claim.is_some(),

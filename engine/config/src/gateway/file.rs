@@ -141,8 +141,10 @@ pub struct GatewayLimitsConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LimitStoreConfig {
-    /// A file with the URL of a Redis server, which may hold a password.
+    /// A file with the URL of a Redis server, which may hold a password: `redis://`, `rediss://` for TLS, or `unix:`.
     pub redis_url_file: PathBuf,
+    /// PEM file of the authorities of the server's certificate; left out, those that the system trusts.
+    pub authorities: Option<PathBuf>,
     /// What keys begin with; one for each service.
     #[serde(default = "default_prefix")]
     pub prefix: String,

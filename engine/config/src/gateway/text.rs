@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
@@ -49,6 +50,32 @@ impl Default for Names {
     }
 }
 
+impl CertificateName {
+    /// Parses `dns:NAME` or `uri:URI`.
+    ///
+    /// # Errors
+    /// What is allowed, as a sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(name.to_ascii_lowercase())),
+            Some(("uri", uri)) if !uri.is_empty() => Ok(Self::Uri(uri.to_owned())),
+            _ => Err(format!(
+                "{} is no name in a certificate: write dns:NAME or uri:URI",
+                quoted(text)
+            )),
+        }
+    }
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns(name) => write!(f, "dns:{name}"),
+            Self::Uri(uri) => write!(f, "uri:{uri}"),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -73,15 +100,7 @@ impl<'de> Deserialize<'de> for Names {
 
 impl<'de> Deserialize<'de> for CertificateName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        match text.split_once(':') {
-            Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(name.to_ascii_lowercase())),
-            Some(("uri", uri)) if !uri.is_empty() => Ok(Self::Uri(uri.to_owned())),
-            _ => Err(D::Error::custom(format!(
-                "{} is no name in a certificate: write dns:NAME or uri:URI",
-                quoted(&text)
-            ))),
-        }
+        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 

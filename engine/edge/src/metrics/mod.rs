@@ -5,6 +5,7 @@
 //! process's clock, queue, prefill and decode time from the engine's time stamps.
 
 mod cpu_wait;
+mod engine;
 mod figures;
 mod limits;
 mod load;
@@ -25,7 +26,8 @@ use figures::{
     DurationLabels, HttpFamilies, Label, RequestLabels, Sizes, Times, TokenCounters, family, one_two_five,
     register_http,
 };
-use load::LoadCollector;
+
+pub use engine::EngineMetrics;
 
 /// Content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -120,17 +122,7 @@ impl Metrics {
         let mut root = Registry::default();
         let load = Arc::new(Mutex::new(LoadReport::default()));
         let (http_requests, http_duration) = register_http(&mut root);
-        let model = (Cow::from("model_name"), Cow::from(model_name.to_owned()));
-        let rejections = load::RejectionCollector(Arc::clone(&load));
-        root.sub_registry_with_labels([model.clone()].into_iter())
-            .register_collector(Box::new(rejections));
-        root.register_collector(Box::new(load::CacheConfig::new(info)));
-        root.register_collector(Box::new(load::ProcessCollector));
-        root.register_collector(Box::new(cpu_wait::CpuWait));
-        let engine = (Cow::from("engine"), Cow::from("0"));
-        let registry = root.sub_registry_with_labels([model, engine].into_iter());
-        registry.register_collector(Box::new(LoadCollector(Arc::clone(&load))));
-        registry.register_collector(Box::new(limits::Limits::new(info)));
+        let registry = engine::register(&mut root, &load, model_name, info);
         let counted = Counted::register(registry, info.max_model_len);
         Self::with(root, load, counted, (http_requests, http_duration))
     }

@@ -7,12 +7,19 @@
 //! A source that fails changes nothing: engines that were known stay known until the source answers again, because traffic to engines
 //! that work must not stop for a name server's or an API server's sake.
 
+mod dns;
+mod slices;
+mod watch;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kvasir_config::gateway::EnginesConfig;
 use kvasir_gateway_core::routing::Revision;
-use tokio::sync::watch;
+use tokio::sync::watch as channel;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::api_server::{ApiServer, ApiServerError};
 
 /// An engine's gRPC port, and what the source says about the pod behind it.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -55,30 +62,70 @@ pub struct Targets {
 /// Follows a source until it is dropped.
 #[derive(Debug)]
 pub struct Discovery {
-    targets: watch::Receiver<Targets>,
+    targets: channel::Receiver<Targets>,
     /// Keeps the channel of a source that never changes open.
-    _sender: Option<watch::Sender<Targets>>,
+    _sender: Option<channel::Sender<Targets>>,
+    _task: Option<AbortOnDropHandle<()>>,
 }
 
 impl Discovery {
-    /// Starts to follow the source of a checked configuration. Call it within a runtime.
-    pub fn start(config: &EnginesConfig) -> Self {
-        Self::of_fixed(config.fixed.iter().map(|engine| engine.address))
+    /// Starts to follow the source of a checked configuration. Call it within a runtime. `api_server` makes the way to the cluster's API
+    /// server, where the source needs it.
+    ///
+    /// # Errors
+    /// There is no way to the API server.
+    pub fn start(
+        config: &EnginesConfig,
+        api_server: impl FnOnce() -> Result<ApiServer, ApiServerError>,
+    ) -> Result<Self, ApiServerError> {
+        if let Some(dns) = config.dns.clone() {
+            return Ok(Self::of_task(|targets| dns::follow(dns, targets)));
+        }
+        if let Some(slices) = config.endpoint_slices.clone() {
+            let server = api_server()?;
+            return Ok(Self::of_task(|targets| watch::follow(server, slices, targets)));
+        }
+        Ok(Self::of_fixed(config.fixed.iter().map(|engine| engine.address)))
     }
 
     /// Engines that are always there.
     pub fn of_fixed(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let (sender, targets) = watch::channel(Targets::new(addresses.into_iter().map(Target::at)));
+        let (sender, targets) = channel::channel(Targets::new(addresses.into_iter().map(Target::at)));
         Self {
             targets,
             _sender: Some(sender),
+            _task: None,
+        }
+    }
+
+    fn of_task<F>(follow: impl FnOnce(channel::Sender<Targets>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (sender, targets) = channel::channel(Targets::default());
+        Self {
+            targets,
+            _sender: None,
+            _task: Some(AbortOnDropHandle::new(tokio::spawn(follow(sender)))),
         }
     }
 
     /// The engines, and how they change.
-    pub fn targets(&self) -> watch::Receiver<Targets> {
+    pub fn targets(&self) -> channel::Receiver<Targets> {
         self.targets.clone()
     }
+}
+
+/// Publishes what a source answered, if it's something else than before.
+fn publish(targets: &channel::Sender<Targets>, found: Targets) {
+    targets.send_if_modified(|known| {
+        let is_new = *known != found;
+        if is_new {
+            tracing::info!(num_engines = found.all.len(), "the engines have changed");
+            *known = found;
+        }
+        is_new
+    });
 }
 
 impl Target {

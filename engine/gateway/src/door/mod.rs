@@ -23,10 +23,12 @@ pub(crate) use self::audit::Audit;
 use self::visit::{Visiting, VisitorRecord};
 
 use crate::clock::unix_now;
+use crate::jwks::{JwksFollower, with_keys};
 use crate::metrics::GatewayMetrics;
 use crate::pool::Pool;
 use crate::settings::Settings;
 use crate::store::Accounts;
+use crate::token_review::TokenReviewer;
 use crate::verifier::RingVerifier;
 
 /// Longest wait for the word of an API server on a token.
@@ -41,14 +43,9 @@ pub(crate) struct Live {
     /// Names that clients may call the model by; empty for the engines' own.
     pub(crate) names: Arc<[String]>,
     /// Asks the API server about tokens, if that is configured.
-    pub(crate) reviewer: Option<Arc<dyn Review>>,
-}
-
-/// Asks somebody else about a token.
-#[async_trait]
-pub(crate) trait Review: Send + Sync + 'static {
-    /// What the API server says of a bearer.
-    async fn review(&self, bearer: &str) -> Result<kvasir_gateway_core::auth::ReviewFacts, Reason>;
+    pub(crate) reviewer: Option<Arc<TokenReviewer>>,
+    /// Follows issuers' key sets, if there are issuers.
+    pub(crate) keys: Option<Arc<JwksFollower>>,
 }
 
 /// Everything behind the door.
@@ -157,13 +154,27 @@ impl DoorHost {
             bearer,
             certificate: knock.connection.get::<CertificateFacts>(),
         };
-        match authenticator.identify(presented, &RingVerifier, unix_now())? {
+        let mut identified = authenticator.identify(presented, &RingVerifier, unix_now());
+        if let (Err(Reason::UnknownSigningKey), Some(keys)) = (&identified, &live.keys) {
+            // The issuer may have a new key since the last look.
+            keys.refetch().await;
+            let newest = with_keys(authenticator, &keys.sets().borrow().clone());
+            identified = newest.identify(presented, &RingVerifier, unix_now());
+        }
+        match identified? {
             Identification::Known(principal) => Ok(principal),
             Identification::NeedsReview => {
                 let reviewer = live.reviewer.as_ref().ok_or(Reason::UnknownKind)?;
                 let asked = reviewer.review(bearer.unwrap_or_default());
-                let facts = tokio::time::timeout(REVIEW_TIMEOUT, asked).await;
-                authenticator.reviewed(&facts.unwrap_or(Err(Reason::ReviewRefused))?)
+                let facts = match tokio::time::timeout(REVIEW_TIMEOUT, asked).await {
+                    Ok(Ok(facts)) => facts,
+                    Ok(Err(error)) => {
+                        tracing::warn!(%error, "a token was refused unreviewed");
+                        return Err(Reason::ReviewRefused);
+                    }
+                    Err(_) => return Err(Reason::ReviewRefused),
+                };
+                authenticator.reviewed(&facts)
             }
         }
     }

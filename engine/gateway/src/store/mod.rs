@@ -14,8 +14,10 @@
 
 mod accounts;
 mod keeper;
+mod redis;
 
 pub use accounts::{Accounts, AccountsFigures, Admitted, OpenCharge};
+pub use redis::{RedisStore, RedisStoreError};
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! Listening and accepting: loopback only, owner only, and no more connections than the limit.
+//! Listening and accepting: beyond loopback only with mutual TLS, sockets for their owner only, and no more connections than the limit.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -9,33 +10,38 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::Stream;
+use kvasir_tls::ServerTls;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::transport::server::Connected;
 
 use super::Listener;
+use super::authority::PlainAuthority;
 use crate::setup::ServiceError;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 128;
 /// Pause after a failed accept: out of file descriptors, for example, which passes.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// An open listener.
 #[derive(Debug)]
 pub(super) enum Bound {
     Tcp(TcpListener),
+    Tls(TcpListener, Arc<ServerTls>),
     Unix(UnixListener, RemoveOnDrop),
 }
 
 impl Bound {
     pub(super) fn target(&self) -> String {
+        let place = |listener: &TcpListener| match listener.local_addr() {
+            Ok(address) => address.to_string(),
+            Err(error) => format!("unknown ({error})"),
+        };
         match self {
-            Self::Tcp(listener) => match listener.local_addr() {
-                Ok(address) => format!("http://{address}"),
-                Err(error) => format!("http://unknown ({error})"),
-            },
+            Self::Tcp(listener) => format!("http://{}", place(listener)),
+            Self::Tls(listener, _) => format!("https://{}", place(listener)),
             Self::Unix(_, socket) => format!("unix:{}", socket.0.display()),
         }
     }
@@ -56,13 +62,14 @@ impl Drop for RemoveOnDrop {
 pub(super) async fn bind(listener: &Listener) -> Result<Bound, ServiceError> {
     match listener {
         Listener::Tcp(address) if !address.ip().is_loopback() => Err(ServiceError::NotLoopback(*address)),
-        Listener::Tcp(address) => match TcpListener::bind(address).await {
-            Ok(listener) => Ok(Bound::Tcp(listener)),
-            Err(source) => Err(ServiceError::BindTcp {
-                address: *address,
-                source,
-            }),
-        },
+        Listener::Tcp(address) => bind_tcp(*address).await.map(Bound::Tcp),
+        Listener::Tls { address, tls } => {
+            if !tls.requires_named_clients() {
+                return Err(ServiceError::OpenTls(*address));
+            }
+            let listener = bind_tcp(*address).await?;
+            Ok(Bound::Tls(listener, Arc::clone(tls)))
+        }
         Listener::Unix(path) => match bind_unix(path).await {
             Ok(listener) => Ok(Bound::Unix(listener, RemoveOnDrop(path.clone()))),
             Err(source) => Err(ServiceError::BindUnix {
@@ -71,6 +78,12 @@ pub(super) async fn bind(listener: &Listener) -> Result<Bound, ServiceError> {
             }),
         },
     }
+}
+
+pub(crate) async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, ServiceError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ServiceError::BindTcp { address, source })
 }
 
 /// A socket of mode 0600. One that its process left behind is replaced.
@@ -120,10 +133,12 @@ impl Accept for TcpListener {
 }
 
 impl Accept for UnixListener {
-    type Io = UnixStream;
+    type Io = PlainAuthority<UnixStream>;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
-        Self::accept(self).await.map(|(stream, _)| stream)
+    async fn accept(&self) -> io::Result<Self::Io> {
+        Self::accept(self)
+            .await
+            .map(|(stream, _)| PlainAuthority::new(stream))
     }
 }
 
@@ -138,7 +153,7 @@ pub(super) fn accept<L: Accept + Sync>(
         let place = Arc::clone(&places).acquire_owned().await.ok()?;
         loop {
             match listener.accept().await {
-                Ok(io) => return Some((Ok(Counted { io, _place: place }), (listener, places))),
+                Ok(io) => return Some((Ok(Counted::new(io, place)), (listener, places))),
                 Err(error) => {
                     tracing::warn!(%error, "can't accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -153,6 +168,12 @@ pub(super) fn accept<L: Accept + Sync>(
 pub(super) struct Counted<IO> {
     io: IO,
     _place: OwnedSemaphorePermit,
+}
+
+impl<IO> Counted<IO> {
+    pub(super) fn new(io: IO, place: OwnedSemaphorePermit) -> Self {
+        Self { io, _place: place }
+    }
 }
 
 impl<IO: Connected> Connected for Counted<IO> {

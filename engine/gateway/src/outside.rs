@@ -1,0 +1,119 @@
+//! The services that a gateway asks, made from its configuration: issuers' key sets, the API server, the limit store.
+
+use std::sync::Arc;
+
+use kvasir_config::gateway::{AuthConfig, GatewayConfig, JwtConfig};
+use kvasir_gateway_core::auth::Authenticator;
+use tokio::sync::watch;
+
+use crate::api_server::{ApiServer, ApiServerError};
+use crate::discovery::Discovery;
+use crate::jwks::{JwksFollowError, JwksFollower, KeySets, with_keys};
+use crate::store::{Accounts, RedisStore, RedisStoreError};
+use crate::token_review::TokenReviewer;
+
+/// What they are.
+pub(crate) struct Outside {
+    /// Tenants' accounts, shared where a store is configured.
+    pub(crate) accounts: Accounts,
+    /// Follows issuers' key sets; `None` without issuers.
+    pub(crate) keys: Option<Arc<JwksFollower>>,
+    sets: Option<watch::Receiver<KeySets>>,
+    api_server: Option<ApiServer>,
+    reviewer: Option<(String, Arc<TokenReviewer>)>,
+}
+
+/// Why one of them can't be used as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum OutsideError {
+    /// The limit store.
+    #[error("limits.store: {0}")]
+    Store(#[from] RedisStoreError),
+    /// An issuer.
+    #[error("auth.jwt: {0}")]
+    Keys(#[from] JwksFollowError),
+    /// The API server.
+    #[error(transparent)]
+    ApiServer(#[from] ApiServerError),
+}
+
+impl Outside {
+    /// Opens what the configuration names. Call it within a runtime.
+    ///
+    /// # Errors
+    /// Something of it can't be used.
+    pub(crate) fn open(config: &GatewayConfig) -> Result<Self, OutsideError> {
+        let replicas = config.limits.replicas.get();
+        let accounts = match &config.limits.store {
+            None => Accounts::alone(replicas),
+            Some(store) => Accounts::with_store(replicas, Arc::new(RedisStore::of_config(store)?)),
+        };
+        let needs_api_server = config.auth.token_review.is_some() || config.engines.endpoint_slices.is_some();
+        let api_server = needs_api_server.then(api_server).transpose()?;
+        let review = config.auth.token_review.as_ref().zip(api_server.as_ref());
+        let mut outside = Self {
+            accounts,
+            keys: None,
+            sets: None,
+            reviewer: review.map(|(review, server)| {
+                let reviewer = TokenReviewer::new(server.clone(), review.audience.clone());
+                (review.audience.clone(), Arc::new(reviewer))
+            }),
+            api_server,
+        };
+        outside.follow_issuers(&config.auth.jwt)?;
+        Ok(outside)
+    }
+
+    /// Where engines are.
+    pub(crate) fn discovery(&self, config: &GatewayConfig) -> Result<Discovery, OutsideError> {
+        let server = || self.api_server.clone().ok_or(ApiServerError::NoCluster);
+        Ok(Discovery::start(&config.engines, server)?)
+    }
+
+    /// Follows these issuers from now on.
+    pub(crate) fn follow_issuers(&mut self, issuers: &[JwtConfig]) -> Result<(), OutsideError> {
+        let follower = (!issuers.is_empty()).then(|| JwksFollower::start(issuers));
+        let follower = follower.transpose()?;
+        self.sets = follower.as_ref().map(JwksFollower::sets);
+        self.keys = follower.map(Arc::new);
+        Ok(())
+    }
+
+    /// Resolves when an issuer has other keys.
+    pub(crate) async fn keys_changed(&mut self) {
+        if let Some(sets) = &mut self.sets
+            && sets.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// The same authenticator with the keys that are known now.
+    pub(crate) fn with_keys(&self, authenticator: &Authenticator) -> Authenticator {
+        match &self.keys {
+            None => authenticator.clone(),
+            Some(keys) => with_keys(authenticator, &keys.sets().borrow().clone()),
+        }
+    }
+
+    /// Who asks the API server about tokens; `None` unless that was configured at the start with this audience.
+    pub(crate) fn reviewer(&self, auth: &AuthConfig) -> Option<Arc<TokenReviewer>> {
+        let (audience, reviewer) = self.reviewer.as_ref()?;
+        let is_wanted = auth
+            .token_review
+            .as_ref()
+            .is_some_and(|review| review.audience == *audience);
+        is_wanted.then(|| Arc::clone(reviewer))
+    }
+}
+
+/// The API server of the cluster that this process is a pod of, by the variables that Kubernetes sets.
+fn api_server() -> Result<ApiServer, ApiServerError> {
+    let variable = |name: &str| std::env::var(name).map_err(|_| ApiServerError::NoCluster);
+    ApiServer::of_pod(
+        &variable("KUBERNETES_SERVICE_HOST")?,
+        &variable("KUBERNETES_SERVICE_PORT")?,
+    )
+}
