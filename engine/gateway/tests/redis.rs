@@ -380,6 +380,10 @@ async fn gateways_share_limits_lose_the_server_and_come_back() {
         assert!(start.elapsed() < DEADLINE, "they don't come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    // They decide by the server as soon as it answers, and tell it at the same time what they admitted: that's done when this is.
+    for gateway in &gateways {
+        gateway.flush(DEADLINE).await;
+    }
     // The server came back empty, and has heard of the 500 only.
     assert!(gateways[0].charge(&of, &limits, cost(501)).await.is_err());
     alone.charge.settle(cost(10));
