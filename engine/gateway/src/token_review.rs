@@ -72,7 +72,6 @@ struct QuestionSpec<'a> {
 
 #[derive(Deserialize)]
 struct Answer {
-    #[serde(default)]
     status: AnswerStatus,
 }
 

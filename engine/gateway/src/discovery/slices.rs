@@ -16,7 +16,7 @@ const REVISION_LABEL: &str = "kvasir.dev/revision";
 /// A list of slices.
 #[derive(Debug, Deserialize)]
 pub(super) struct SliceList {
-    #[serde(default)]
+    /// Always there: an answer without it is no list, and must not empty the one that is known.
     pub(super) metadata: Metadata,
     #[serde(default)]
     pub(super) items: Vec<Slice>,
