@@ -1,5 +1,12 @@
 //! The ports of the real `kvasir engine`: which it opens, and which it refuses to.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod support;
 
 use std::io::{Read, Write};

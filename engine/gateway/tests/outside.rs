@@ -1,5 +1,12 @@
 //! Key sets, reviews and discovery against scripted servers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,12 @@
 //! The accounts in a real Redis server: the scripts do what the core's reference store says, and a server that goes and comes back.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

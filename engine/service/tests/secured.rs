@@ -1,5 +1,12 @@
 //! The engine's ports with mutual TLS: who gets in, and what they find there.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod support;
 
 use std::path::{Path, PathBuf};

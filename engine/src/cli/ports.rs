@@ -123,7 +123,7 @@ type MakeOne = fn(&str, Option<&Running>) -> Option<Page>;
 fn health_page(path: &str, running: Option<&Running>) -> Option<Page> {
     let condition = running.map(|running| running.engine.condition());
     match (path, condition) {
-        ("/health", Some(Condition::Broken(reason))) | ("/ready", Some(Condition::Broken(reason))) => {
+        ("/health" | "/ready", Some(Condition::Broken(reason))) => {
             Some(Page::line(StatusCode::SERVICE_UNAVAILABLE, reason))
         }
         ("/health", _) => Some(Page::line(StatusCode::OK, "ok")),
