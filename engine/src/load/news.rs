@@ -11,12 +11,11 @@ use super::Place;
 pub(super) fn identity(engine: &mut EngineConfig, place: &mut Place) -> EngineIdentity {
     let pod_uid = place.config.pod_uid.value.clone();
     if engine.instance_id.value.is_none() {
-        match pod_uid {
-            Some(uid) => engine.instance_id.derive(Some(uid), "pod-uid"),
-            None => {
-                let id = uuid::Uuid::new_v4().to_string();
-                engine.instance_id.derive(Some(id), "random, new at each start");
-            }
+        if let Some(uid) = pod_uid {
+            engine.instance_id.derive(Some(uid), "pod-uid");
+        } else {
+            let id = uuid::Uuid::new_v4().to_string();
+            engine.instance_id.derive(Some(id), "random, new at each start");
         }
     }
     // A process that starts again under its name has another cache: whoever follows it must see that it's another epoch.
