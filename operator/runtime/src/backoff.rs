@@ -49,7 +49,7 @@ fn wait(first: Duration, longest: Duration, count: u32, spread: u64) -> Duration
     let doubled = first.saturating_mul(1_u32.checked_shl(count.saturating_sub(1)).unwrap_or(u32::MAX));
     let full = doubled.min(longest);
     let less = u32::try_from(spread % 256).unwrap_or(0);
-    full - full * less / 1024
+    full.saturating_sub(full * less / 1024)
 }
 
 #[cfg(test)]

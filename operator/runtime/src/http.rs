@@ -20,7 +20,7 @@ use crate::fence::uptime;
 use crate::metrics::Metrics;
 
 /// The lease's keeper tries every few seconds; when it hasn't for this long, the process hangs.
-const KEEPER_SILENT: Duration = Duration::from_secs(60);
+const KEEPER_SILENT: Duration = Duration::from_mins(1);
 /// A round has a time limit of two minutes; one that is older hangs.
 const ROUND_HANGS: Duration = Duration::from_mins(4);
 /// Most connections at a time.

@@ -262,16 +262,23 @@ impl Collector for Observed {
                 ConstGauge::new(count).encode(metric.encode_family(&labels)?)?;
             }
         }
-        let help = "Restarts of all pods of a service's groups within the present windows";
-        let name = "kvasir_operator_service_group_restarts";
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for service in &services {
-            let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-            let groups = service.status.iter().flat_map(|status| &status.groups);
-            let restarts: i64 = groups.map(|group| i64::from(group.restarts)).sum();
-            let labels = [("namespace", namespace.as_str()), ("service", name.as_str())];
-            ConstGauge::new(restarts).encode(metric.encode_family(&labels)?)?;
-        }
-        Ok(())
+        restarts(&services, encoder)
     }
+}
+
+fn restarts(
+    services: &[Arc<InferenceService>],
+    mut encoder: DescriptorEncoder<'_>,
+) -> Result<(), std::fmt::Error> {
+    let help = "Restarts of all pods of a service's groups within the present windows";
+    let name = "kvasir_operator_service_group_restarts";
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for service in services {
+        let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+        let groups = service.status.iter().flat_map(|status| &status.groups);
+        let restarts: i64 = groups.map(|group| i64::from(group.restarts)).sum();
+        let labels = [("namespace", namespace.as_str()), ("service", name.as_str())];
+        ConstGauge::new(restarts).encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
 }

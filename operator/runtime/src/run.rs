@@ -312,7 +312,7 @@ async fn learn(client: Client, watcher: Watcher, settings: tokio::sync::watch::S
             tracing::info!(%kind, "the cluster has learnt a kind");
             let ready = spawn(&mut tasks, |ready| watcher.clone().children(kind, ready));
             // Its objects must be known before any is wanted. A kind that can't be listed isn't used.
-            if tokio::time::timeout(Duration::from_secs(60), ready).await.is_ok() {
+            if tokio::time::timeout(Duration::from_mins(1), ready).await.is_ok() {
                 settings.send_modify(|settings| {
                     settings.known_kinds.insert(kind);
                 });
