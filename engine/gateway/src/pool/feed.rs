@@ -69,3 +69,109 @@ impl Feed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvasir_gateway_core::routing::{Capacity, Revision, RouteRequest, RouterConfig};
+    use kvasir_gateway_core::time::Micros;
+
+    use super::*;
+
+    const NOW: Micros = Micros(0);
+
+    fn address() -> EngineAddress {
+        EngineAddress {
+            pod_uid: "a".into(),
+            epoch: 0,
+            dp_rank: 0,
+        }
+    }
+
+    fn router() -> Router {
+        let mut router = Router::new(RouterConfig::default());
+        let capacity = Capacity {
+            num_blocks: 100,
+            block_size: 16,
+        };
+        router
+            .join(address(), &Revision("r".into()), capacity, NOW)
+            .unwrap();
+        router
+    }
+
+    fn stored(hashes: &[u64]) -> KvCacheChange {
+        KvCacheChange::Stored {
+            group: 0,
+            hashes: hashes.to_vec(),
+        }
+    }
+
+    fn removed(hashes: &[u64]) -> KvCacheChange {
+        KvCacheChange::Removed {
+            group: 0,
+            hashes: hashes.to_vec(),
+        }
+    }
+
+    /// Which of these the router thinks the engine holds.
+    fn held(router: &mut Router, hashes: &[u64]) -> Vec<u64> {
+        let holds = |hash: &&u64| {
+            let request = RouteRequest {
+                revision: &Revision("r".into()),
+                prompt_tokens: 16,
+                hashes: std::slice::from_ref(*hash),
+                session: None,
+                excluded: &[],
+                random: 0,
+            };
+            router.choose(&request, NOW).unwrap().overlap_blocks == 1
+        };
+        hashes.iter().filter(holds).copied().collect()
+    }
+
+    fn after(changes: &[KvCacheChange]) -> Vec<u64> {
+        let (mut router, mut feed) = (router(), Feed::default());
+        for change in changes {
+            feed.apply(&mut router, &address(), change);
+        }
+        held(&mut router, &[1, 2, 3, 4, 5])
+    }
+
+    #[test]
+    fn changes_between_pieces_of_a_snapshot_count_whatever_comes_first() {
+        use KvCacheChange::{Complete, Reset};
+        assert_eq!(after(&[Reset, stored(&[1, 2]), Complete]), [1, 2]);
+        assert_eq!(
+            after(&[Reset, stored(&[1, 2]), removed(&[1]), stored(&[3]), Complete]),
+            [2, 3]
+        );
+        assert_eq!(after(&[Reset, removed(&[3]), stored(&[3]), Complete]), [3]);
+    }
+
+    #[test]
+    fn batches_follow_a_snapshot_and_another_snapshot_replaces_all() {
+        use KvCacheChange::{Complete, Lost, Reset};
+        let first = [Reset, stored(&[1, 2]), Complete, removed(&[1]), stored(&[3])];
+        assert_eq!(after(&first), [2, 3]);
+        let lost = [Lost("gone".to_owned()), stored(&[4])];
+        assert_eq!(after(&[&first[..], &lost].concat()), [2, 3, 4]);
+        let again = [Reset, stored(&[5]), Complete, stored(&[1]), removed(&[5])];
+        assert_eq!(after(&[&first[..], &again].concat()), [1]);
+    }
+
+    #[test]
+    fn what_a_snapshot_replaces_answers_until_it_is_complete() {
+        use KvCacheChange::{Complete, Reset};
+        assert_eq!(after(&[Reset, stored(&[1]), Complete, Reset, stored(&[2])]), [1]);
+    }
+
+    #[test]
+    fn other_groups_are_left_out() {
+        use KvCacheChange::{Complete, Reset};
+        let other = KvCacheChange::Stored {
+            group: 1,
+            hashes: vec![2],
+        };
+        assert_eq!(after(&[Reset, stored(&[1]), Complete, other]), [1]);
+    }
+}

@@ -1,5 +1,11 @@
 //! The gateway as clients and engines meet it: over HTTP in front of real engines, whose executor alone is scripted, behind gRPC.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code outside of test functions, which the configuration's exceptions don't cover"
+)]
+
 mod access;
 #[path = "../../../service/tests/support/executor.rs"]
 #[allow(

@@ -17,7 +17,7 @@ use crate::support::*;
 
 const LISTEN: &str = "KVASIR_TEST_ENGINE_LISTEN";
 const INSTANCE: &str = "KVASIR_TEST_ENGINE_INSTANCE";
-const NUM_TOKENS: u32 = 120;
+const NUM_TOKENS: u32 = 200;
 /// Of a step, so that streams last long enough to be interrupted.
 const PACE: Duration = Duration::from_millis(5);
 
@@ -39,9 +39,11 @@ fn engine_process() {
         }
     });
     // Its input closes when the parent goes.
-    std::thread::spawn(|| {
+    let stop = CancellationToken::new();
+    let parent = stop.clone();
+    std::thread::spawn(move || {
         std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap_or_default();
-        std::process::exit(0);
+        parent.cancel();
     });
     let options = EngineOptions {
         instance: instance.leak(),
@@ -52,7 +54,7 @@ fn engine_process() {
         let engine = Engine::start(setup(&control, &options)).unwrap();
         let address = listen.to_str().unwrap().parse().unwrap();
         let server = Listener::Tcp(address).bind().await.unwrap();
-        server.serve(&engine, CancellationToken::new()).await.unwrap();
+        server.serve(&engine, stop).await.unwrap();
     });
 }
 
@@ -129,96 +131,112 @@ async fn listen(gateway: &TestGateway, number: usize) -> Heard {
     heard
 }
 
-async fn output_tokens(gateways: &[TestGateway]) -> u64 {
-    let mut sum = 0.0;
-    for gateway in gateways {
-        sum += gateway
-            .metric("kvasir_gateway_tokens_total{tenant=\"a\",kind=\"output\"}")
-            .await;
+/// Three engines and two gateways, and what clients have read so far.
+struct House {
+    engines: Vec<Process>,
+    gateways: Vec<TestGateway>,
+    num_tokens: u64,
+}
+
+impl House {
+    async fn open() -> Self {
+        let addresses = [free_address(), free_address(), free_address()];
+        let engines = addresses.iter().zip(["a", "b", "c"]);
+        let engines = engines
+            .map(|(address, instance)| Process::start(*address, instance))
+            .collect();
+        let more =
+            "routing: {policy: LeastRequests, firstTokenTimeoutSeconds: 2}\nwaiting: {holdSeconds: 60}";
+        let options = GatewayOptions {
+            more: more.to_owned(),
+            ..GatewayOptions::default()
+        };
+        let mut gateways = Vec::new();
+        for _ in 0..2 {
+            gateways.push(
+                TestGateway::start(&addresses, options.clone())
+                    .await
+                    .with_engines(3)
+                    .await,
+            );
+        }
+        Self {
+            engines,
+            gateways,
+            num_tokens: 0,
+        }
     }
-    sum as u64
+
+    /// The sum of a metric of both.
+    async fn sum(&self, series: &str) -> f64 {
+        self.gateways[0].metric(series).await + self.gateways[1].metric(series).await
+    }
+
+    /// What clients hear of so many streams at once, while something happens.
+    async fn hear(&self, num_streams: usize, happening: impl Future<Output = ()>) -> Vec<Heard> {
+        let streams = (0..num_streams).map(|number| listen(&self.gateways[number % 2], number));
+        futures::join!(futures::future::join_all(streams), happening).0
+    }
+
+    /// Every token that a client has read is settled, and no other.
+    async fn settled(&mut self, heard: &[Heard]) {
+        self.num_tokens += heard.iter().map(|heard| heard.num_tokens).sum::<u64>();
+        let series = "kvasir_gateway_tokens_total{tenant=\"a\",kind=\"output\"}";
+        eventually("all settlements", async || {
+            self.sum(series).await as u64 == self.num_tokens
+        })
+        .await;
+    }
+}
+
+fn is_whole(heard: &Heard) -> bool {
+    !heard.has_error && heard.num_tokens == u64::from(NUM_TOKENS)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engines_die_stop_and_restart_and_every_request_is_answered_once_and_accounted_for() {
-    let addresses = [free_address(), free_address(), free_address()];
-    let mut engines: Vec<Process> = addresses
-        .iter()
-        .zip(["a", "b", "c"])
-        .map(|(address, instance)| Process::start(*address, instance))
-        .collect();
-    let options = GatewayOptions {
-        more: "routing: {policy: LeastRequests, firstTokenTimeoutSeconds: 2}\nwaiting: {holdSeconds: 60}"
-            .to_owned(),
-        ..GatewayOptions::default()
-    };
-    let mut gateways = Vec::new();
-    for _ in 0..2 {
-        gateways.push(
-            TestGateway::start(&addresses, options.clone())
-                .await
-                .with_engines(3)
-                .await,
-        );
-    }
-    // Killed while 100 streams run.
-    let streams = (0..100).map(|number| listen(&gateways[number % 2], number));
+    let mut house = House::open().await;
+    // Killed while 100 streams run: what had begun there ends with an error, all else comes to its end.
+    let mut killed = house.engines.remove(0);
     let killing = async {
         eventually("streams that run", async || {
-            let mut begun = 0.0;
-            for gateway in &gateways {
-                begun += gateway.metric("kvasir_gateway_routed_requests_total").await;
-            }
-            begun >= 90.0
+            house.sum("kvasir_gateway_routed_requests_total").await >= 100.0
         })
         .await;
-        engines[0].kill();
+        killed.kill();
     };
-    let (heard, ()) = futures::join!(futures::future::join_all(streams), killing);
+    let heard = house.hear(100, killing).await;
     let num_cut = heard.iter().filter(|heard| heard.has_error).count();
     assert!((1..=40).contains(&num_cut), "{num_cut} streams were cut");
-    let whole = |heard: &&Heard| heard.has_error || heard.num_tokens == u64::from(NUM_TOKENS);
-    assert_eq!(heard.iter().filter(whole).count(), 100);
-    let mut sum: u64 = heard.iter().map(|heard| heard.num_tokens).sum();
-    eventually("all settlements", async || output_tokens(&gateways).await == sum).await;
+    assert_eq!(
+        heard.iter().filter(|heard| is_whole(heard)).count(),
+        100 - num_cut
+    );
+    house.settled(&heard).await;
 
     // Stopped: it holds its connections and answers nothing.
-    engines[1].signal("-STOP");
-    let asked = (0..24).map(|number| listen(&gateways[number % 2], number));
-    let heard = futures::future::join_all(asked).await;
-    assert!(
-        heard
-            .iter()
-            .all(|heard| !heard.has_error && heard.num_tokens == u64::from(NUM_TOKENS))
-    );
-    sum += heard.iter().map(|heard| heard.num_tokens).sum::<u64>();
-    let ejected = "kvasir_gateway_engines{state=\"ejected\"}";
-    let num_ejected = gateways[0].metric(ejected).await + gateways[1].metric(ejected).await;
-    assert!(num_ejected >= 1.0, "{num_ejected}");
-    engines[1].signal("-CONT");
+    house.engines[0].signal("-STOP");
+    let heard = house.hear(24, std::future::ready(())).await;
+    assert!(heard.iter().all(is_whole));
+    house.settled(&heard).await;
+    assert!(house.sum("kvasir_gateway_engines{state=\"ejected\"}").await >= 1.0);
+    house.engines[0].signal("-CONT");
 
     // Restarted, all of them: requests that come meanwhile are held.
-    for engine in &mut engines[1..] {
+    for mut engine in std::mem::take(&mut house.engines) {
         engine.kill();
+        killed = engine;
     }
+    let usable = "kvasir_gateway_engines{state=\"usable\"}";
+    eventually("no engine", async || house.sum(usable).await == 0.0).await;
     let restarting = async {
         eventually("requests that are held", async || {
-            gateways[0].metric("kvasir_gateway_waiting_requests").await > 0.0
+            house.sum("kvasir_gateway_waiting_requests").await > 0.0
         })
         .await;
-        let again = engines.iter().zip(["d", "e", "f"]);
-        let again: Vec<Process> = again
-            .map(|(engine, instance)| Process::start(engine.address, instance))
-            .collect();
-        again
+        killed = Process::start(killed.address, "d");
     };
-    let asked = (0..12).map(|number| listen(&gateways[number % 2], number));
-    let (heard, _again) = futures::join!(futures::future::join_all(asked), restarting);
-    assert!(
-        heard
-            .iter()
-            .all(|heard| !heard.has_error && heard.num_tokens == u64::from(NUM_TOKENS))
-    );
-    sum += heard.iter().map(|heard| heard.num_tokens).sum::<u64>();
-    eventually("all settlements", async || output_tokens(&gateways).await == sum).await;
+    let heard = house.hear(12, restarting).await;
+    assert!(heard.iter().all(is_whole));
+    house.settled(&heard).await;
 }

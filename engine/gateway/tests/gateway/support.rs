@@ -115,7 +115,7 @@ pub(crate) fn setup(control: &Arc<Control>, options: &EngineOptions) -> EngineSe
     EngineSetup {
         executor: Box::new(FakeExecutor::new(Arc::clone(control), BLOCK_SIZE)),
         scheduler: SchedulerConfig {
-            max_num_batched_tokens: 512,
+            max_num_batched_tokens: options.max_num_seqs.max(512),
             max_num_seqs: options.max_num_seqs,
             max_num_active_seqs: options.max_num_seqs,
             max_model_len: 2048,
