@@ -92,9 +92,8 @@ async fn a_client_that_leaves_pays_for_what_was_made() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_at_one_time_are_limited_and_free_again_at_their_end() {
     let (engine, gateway) = gateway("concurrency: 1").await;
-    engine.control.hold();
-    engine.control.allow(2);
-    let first = gateway.stream("a", body("hello", 100)).await.begun().await;
+    let _pace = engine.pace();
+    let first = gateway.stream("a", body("hello", 1500)).await.begun().await;
     let refused = gateway.complete("a", body("hello", 2)).await;
     assert_eq!((refused.status, refused.header("retry-after")), (429, "1"));
     engine.control.open();

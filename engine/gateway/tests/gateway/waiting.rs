@@ -132,9 +132,8 @@ async fn told_to_stop_the_gateway_finishes_what_runs_and_takes_nothing_new() {
         .await
         .with_engines(1)
         .await;
-    engine.control.hold();
-    engine.control.allow(2);
-    let running = gateway.stream("a", body("hi", 20)).await.begun().await;
+    let _pace = engine.pace();
+    let running = gateway.stream("a", body("hi", 1500)).await.begun().await;
     gateway.stop();
     eventually("readiness to fail", async || !is_ready(&gateway).await).await;
     assert_eq!(gateway.complete("a", body("hi", 1)).await.status, 503);
