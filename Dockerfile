@@ -5,8 +5,8 @@ ARG BINARIES=build
 FROM docker.io/library/rust:1.95-bookworm AS build
 WORKDIR /source
 COPY . .
-RUN cargo build --release --locked --package kvasir \
-    && e2e/collect-libraries target/release/kvasir /prebuilt \
+RUN cargo build --release --locked --package kvasir --package kvasir-operator \
+    && e2e/collect-libraries /prebuilt target/release/kvasir target/release/kvasir-operator \
     && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /prebuilt/etc/ssl/certs/ca-certificates.crt
 
 FROM scratch AS prebuilt
@@ -16,7 +16,7 @@ FROM ${BINARIES} AS binaries
 
 FROM scratch
 LABEL org.opencontainers.image.title="kvasir" \
-      org.opencontainers.image.description="Serves large language models: engine, edge and command line" \
+      org.opencontainers.image.description="Serves large language models: engine, gateway, operator and command line" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=binaries /prebuilt/ /
 # Not root, and not a user that any host knows.

@@ -17,6 +17,7 @@ class Cluster:
 
     def __init__(self, environment):
         self.environment = environment
+        self.kubeconfig = str(pathlib.Path(environment["KVASIR_CLUSTER"]) / "admin.kubeconfig")
 
     def kubectl(self, *arguments, stdin=None, check=True):
         done = subprocess.run(

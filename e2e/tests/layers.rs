@@ -50,7 +50,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvasir-sim", &["kvasir-cache-key", "kvasir-engine-core"]),
     ("kvasir-client", &["kvasir-proto"]),
     ("kvasir-operator-api", &[]),
-    ("kvasir-operator-core", &["kvasir-operator-api"]),
+    ("kvasir-operator-core", &["kvasir-config", "kvasir-operator-api"]),
     ("kvasir-fake-kubelet", &[]),
     (
         "kvasir-operator-runtime",

@@ -1,5 +1,6 @@
 //! `kvasir-operator`: the commands around `InferenceService`.
 
+mod ask;
 mod crd;
 mod explain;
 mod logging;
@@ -25,6 +26,8 @@ enum Command {
     Crd,
     /// Look after InferenceServices, in the cluster of KUBECONFIG or of the pod
     Run(Box<run::RunArguments>),
+    /// Ask an operator how it does, and fail unless the answer is good: for the chart's test
+    Ask(ask::AskArguments),
     /// Say why a service is as it is, from its pods up to Ready
     Explain {
         /// The service
@@ -36,6 +39,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Crd => crd::print(&mut std::io::stdout().lock()).map_err(|error| fail(&error, 1)),
+        Command::Ask(arguments) => ask::run(&arguments).map_err(|error| fail(&error, 1)),
         Command::Explain { service } => explain::print(&service).map_err(|error| fail(&error, 1)),
         Command::Run(arguments) => run::start(*arguments).map_err(|error| fail(&error, error.exit_code())),
     };

@@ -236,6 +236,10 @@ impl Gateway {
 fn edge_config(config: &GatewayConfig) -> EdgeConfig {
     EdgeConfig {
         shutdown_timeout: Duration::from_secs(config.shutdown_timeout_seconds.into()),
+        max_body_bytes: config.max_body_bytes as usize,
+        request_timeout: config
+            .request_timeout_seconds
+            .map(|seconds| Duration::from_secs(seconds.get().into())),
         enable_request_id_headers: true,
         enable_prompt_tokens_details: true,
         ..EdgeConfig::default()

@@ -16,7 +16,7 @@ use crate::door::Live;
 use crate::metrics::GatewayMetrics;
 use crate::outside::Outside;
 use crate::pool::Pool;
-use crate::settings::{Settings, SettingsError};
+use crate::settings::{Settings, SettingsError, key_files};
 use crate::store::Accounts;
 
 /// How often files are looked at. A cluster swaps links to change them, which some file systems don't announce.
@@ -256,7 +256,8 @@ fn digest(yaml: &str, config: &GatewayConfig) -> [u8; 32] {
     };
     put(yaml.as_bytes());
     let key_sets = config.auth.jwt.iter().filter_map(|jwt| jwt.jwks.file.as_ref());
-    let files = config.auth.api_keys.files.iter().chain(key_sets);
+    let keys = key_files(&config.auth.api_keys.files).unwrap_or_default();
+    let files = keys.iter().chain(key_sets);
     for file in files.chain([&config.cache_salt.secret_file]) {
         put(&kvasir_files::read(file, limit(MAX_NAMED_BYTES)).unwrap_or_default());
     }

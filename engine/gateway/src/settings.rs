@@ -61,6 +61,14 @@ pub struct Settings {
 /// Why a configuration can't be put into effect.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
+    /// A folder of keys can't be read.
+    #[error("{} can't be read: {source}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A file can't be read, or is too large.
     #[error(transparent)]
     File(#[from] FileError),
@@ -200,12 +208,9 @@ fn authenticator(auth: &AuthConfig, policy: &Policy) -> Result<Authenticator, Se
     for key in &auth.api_keys.keys {
         records.push(record(key, policy)?);
     }
-    for path in &auth.api_keys.files {
-        let text = String::from_utf8_lossy(&read(path)?).into_owned();
-        let keys = parse_key_file(&text).map_err(|source| SettingsError::KeyFile {
-            path: path.clone(),
-            source,
-        })?;
+    for path in key_files(&auth.api_keys.files)? {
+        let text = String::from_utf8_lossy(&read(&path)?).into_owned();
+        let keys = parse_key_file(&text).map_err(|source| SettingsError::KeyFile { path, source })?;
         for key in &keys {
             records.push(record(key, policy)?);
         }
@@ -228,6 +233,35 @@ fn authenticator(auth: &AuthConfig, policy: &Policy) -> Result<Authenticator, Se
             Some(anonymous) => Anonymous::ServedAs(name(&anonymous.serve_everybody_as)?),
         },
     })
+}
+
+/// The files themselves, and the `.yaml` files of folders in the order of their names. Kubernetes keeps the versions of a mounted Secret
+/// in folders whose names begin with a dot.
+pub(crate) fn key_files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, SettingsError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let unreadable = |source| SettingsError::Folder {
+            path: path.clone(),
+            source,
+        };
+        let mut inside = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(unreadable)? {
+            let file = entry.map_err(unreadable)?.path();
+            let is_hidden = file
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            if !is_hidden && file.extension().is_some_and(|extension| extension == "yaml") {
+                inside.push(file);
+            }
+        }
+        inside.sort();
+        files.append(&mut inside);
+    }
+    Ok(files)
 }
 
 fn record(key: &ApiKeyConfig, policy: &Policy) -> Result<KeyRecord, SettingsError> {

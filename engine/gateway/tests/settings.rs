@@ -112,6 +112,41 @@ fn credentials_of_each_kind_name_their_tenants() {
 }
 
 #[test]
+fn keys_of_all_files_of_a_folder_are_valid_and_an_empty_one_lets_nobody_in() {
+    let (folder, _) = folder();
+    let keys: Vec<NewKey> = (0..2)
+        .map(|_| new_key(TenantName::new("team-a").unwrap(), None))
+        .collect();
+    // As Kubernetes mounts a Secret: the files are links into a folder that is exchanged as a whole.
+    for name in ["secret", "secret/..data", "empty"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    for (i, key) in keys.iter().enumerate() {
+        write(
+            &folder,
+            &format!("secret/..data/{i}.yaml"),
+            key.key_file().as_bytes(),
+        );
+        let link = folder.path().join(format!("secret/{i}.yaml"));
+        std::os::unix::fs::symlink(format!("..data/{i}.yaml"), link).unwrap();
+    }
+    let with = |name: &str| {
+        let text = yaml(folder.path()).replace("keys.yaml", name);
+        Settings::load(&parse_gateway(&text).unwrap()).unwrap()
+    };
+    for key in &keys {
+        assert_eq!(
+            tenant(&with("secret"), bearer(key.text())),
+            Ok("team-a".to_owned())
+        );
+        assert_ne!(
+            tenant(&with("empty"), bearer(key.text())),
+            Ok("team-a".to_owned())
+        );
+    }
+}
+
+#[test]
 fn review_rules_keep_their_order_and_kinds() {
     let (folder, _) = folder();
     let settings = settings(&folder);

@@ -240,7 +240,11 @@ pub struct JwtSpec {
     #[serde(rename = "jwksURL")]
     #[schemars(length(min = 9, max = 2048), regex(pattern = r"^https://[^\s]+$"))]
     pub jwks_url: String,
-    /// Certificate authorities of that address; the image's own if left out.
+    /// Claim of a token that names its tenant, where spec.gateway.tenants lists some.
+    #[serde(default = "tenant_claim")]
+    #[schemars(length(min = 1, max = 253))]
+    pub tenant_claim: String,
+    /// Certificate authorities of that address; the image's own if left out. Not built yet: refused with Accepted=False/Unsupported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_bundle_ref: Option<ConfigMapKeyRef>,
 }
@@ -253,10 +257,10 @@ pub struct GatewayLimits {
     #[schemars(range(min = 1024, max = 1_073_741_824))]
     pub max_body_bytes: i64,
     /// Requests that wait in one gateway pod; more get 503.
-    #[schemars(range(min = 0, max = 1_000_000))]
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub max_queue: i32,
     /// How long a request waits at most.
-    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(range(min = 1, max = 3600))]
     pub queue_timeout_seconds: i32,
     /// How long a request runs at most.
     #[schemars(range(min = 1, max = 86_400))]
@@ -370,6 +374,10 @@ pub struct StateStoreSpec {
     /// A claim that all gateway pods mount (access mode ReadWriteMany with more than one pod).
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: String,
+}
+
+fn tenant_claim() -> String {
+    "tenant".to_owned()
 }
 
 fn inference() -> Vec<Scope> {

@@ -160,13 +160,14 @@ fn wanted(
         children.push(rights::gateway_account(service));
         children.push(rights::gateway_role(service));
         children.push(rights::gateway_binding(service));
-        children.push(gateway::configuration(service, decisions));
+        children.push(gateway::configuration(service, decisions, settings));
         children.push(services::gateway(service));
         children.push(budget::gateway(service));
         children.push(gateway::deployment(service, settings));
         children.extend(ingress::ingress(service));
     }
     children.extend(monitor::pods(service, settings));
+    children.extend(monitor::rules(service, settings));
     secrets(service, &ids, observed, &mut keep);
     // Sorting by kind keeps the order within policies: allow before deny.
     children.sort_by_key(|child| child.reference.kind);

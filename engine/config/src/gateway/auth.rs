@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::text::CertificateName;
 
 /// All ways. At least one must be configured.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuthConfig {
     /// API keys.
@@ -28,10 +28,11 @@ pub struct AuthConfig {
 }
 
 /// API keys.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiKeysConfig {
-    /// YAML files that hold a list like `keys`, for example mounted Secrets.
+    /// YAML files that hold a list like `keys`, and folders of such files whose names end in .yaml, for example mounted Secrets. An
+    /// empty folder is a way in that nobody can take.
     #[serde(default)]
     pub files: Vec<PathBuf>,
     /// Keys by their digests, which are no secrets.
@@ -40,7 +41,7 @@ pub struct ApiKeysConfig {
 }
 
 /// One key.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApiKeyConfig {
     /// The part between the underscores.
@@ -55,7 +56,7 @@ pub struct ApiKeyConfig {
 }
 
 /// An issuer of tokens.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwtConfig {
     /// The exact `iss`.
@@ -75,7 +76,7 @@ pub struct JwtConfig {
 }
 
 /// Where an issuer's keys are: one of the two.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JwksConfig {
     /// An https URL. Redirects aren't followed.
@@ -94,7 +95,7 @@ pub struct JwksConfig {
 }
 
 /// A claim and the tenants that its values stand for.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimConfig {
     /// The claim, a string or a list of strings in the token.
@@ -104,7 +105,7 @@ pub struct ClaimConfig {
 }
 
 /// Tokens of the cluster.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenReviewConfig {
     /// The audience that tokens must be made for; never the API server's own.
@@ -114,7 +115,7 @@ pub struct TokenReviewConfig {
 }
 
 /// Which users a rule stands for: exactly one of namespace (with or without a service account), group and username.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReviewRuleConfig {
     /// Service accounts of a namespace.
@@ -130,7 +131,7 @@ pub struct ReviewRuleConfig {
 }
 
 /// A name in client certificates and its tenant.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CertificateConfig {
     /// The name.
@@ -140,11 +141,24 @@ pub struct CertificateConfig {
 }
 
 /// What becomes of requests without a credential.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AnonymousConfig {
     /// Everybody who can reach the gateway is served as this tenant.
     pub serve_everybody_as: String,
+}
+
+impl JwksConfig {
+    /// Keys at an https URL.
+    pub fn at(url: String) -> Self {
+        Self {
+            url: Some(url),
+            authorities: None,
+            allow_plain_http: false,
+            file: None,
+            refresh_seconds: default_refresh(),
+        }
+    }
 }
 
 impl AuthConfig {

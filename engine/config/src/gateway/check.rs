@@ -89,6 +89,7 @@ impl<'a> Checker<'a> {
             "operationsListen",
             || "must differ from listen: probes and metrics are not for clients".to_owned(),
         );
+        self.in_range("maxBodyBytes", config.max_body_bytes, 1024..=1 << 30);
     }
 
     fn tenants(&mut self, tenants: &'a [TenantConfig]) {

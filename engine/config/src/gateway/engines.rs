@@ -5,12 +5,12 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::file::CertificateNames;
 
 /// Where engines are: exactly one of the three.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnginesConfig {
     /// These addresses.
@@ -25,7 +25,7 @@ pub struct EnginesConfig {
 }
 
 /// One engine.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EngineAddressConfig {
     /// Its gRPC port.
@@ -33,7 +33,7 @@ pub struct EngineAddressConfig {
 }
 
 /// A name that resolves to all engines.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DnsConfig {
     /// The name.
@@ -47,7 +47,7 @@ pub struct DnsConfig {
 }
 
 /// A service of the cluster.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EndpointSlicesConfig {
     /// Its namespace.
@@ -59,7 +59,7 @@ pub struct EndpointSlicesConfig {
 }
 
 /// Mutual TLS towards engines.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EngineTlsConfig {
     /// PEM file of the authorities of engines' certificates.
@@ -73,7 +73,7 @@ pub struct EngineTlsConfig {
 }
 
 /// A revision of the model.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RevisionConfig {
     /// Its name, as its engines report it.
@@ -83,7 +83,7 @@ pub struct RevisionConfig {
 }
 
 /// How an engine is chosen.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoutingConfig {
     /// The policy.
@@ -107,7 +107,7 @@ pub struct RoutingConfig {
 }
 
 /// A policy.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum RoutingPolicyConfig {
     /// Least work, with what the engine has cached.
     #[default]

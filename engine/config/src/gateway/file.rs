@@ -5,14 +5,14 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::auth::AuthConfig;
 use super::engines::{EnginesConfig, RevisionConfig, RoutingConfig};
 use super::text::{CertificateName, Names};
 
 /// A gateway.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayConfig {
     /// Where clients connect.
@@ -23,6 +23,12 @@ pub struct GatewayConfig {
     pub served_model_names: Vec<String>,
     /// Where one line of JSON for each request goes: who, what, the decision and the tokens; left out: standard output.
     pub audit_file: Option<PathBuf>,
+    /// Longest request body, in bytes.
+    #[serde(default = "default_body")]
+    #[schemars(range(min = 1024, max = 1_073_741_824))]
+    pub max_body_bytes: u32,
+    /// Longest time that one request may take, in seconds; left out: as long as it needs.
+    pub request_timeout_seconds: Option<NonZeroU32>,
     /// Longest time that answers may go on after the gateway was told to stop, in seconds.
     #[serde(default = "default_shutdown")]
     #[schemars(range(max = 86400))]
@@ -55,7 +61,7 @@ pub struct GatewayConfig {
 }
 
 /// Certificate and key of a server.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServerTlsConfig {
     /// PEM file of the certificate and the authorities between it and the root.
@@ -67,7 +73,7 @@ pub struct ServerTlsConfig {
 }
 
 /// A tenant's rules. What isn't allowed here is denied.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TenantConfig {
     /// 1 to 63 of a-z, 0-9, - and ., with a letter or digit first and last.
@@ -95,7 +101,7 @@ pub struct TenantConfig {
 }
 
 /// A kind of route.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScopeConfig {
     /// Using models.
@@ -107,7 +113,7 @@ pub enum ScopeConfig {
 }
 
 /// How much a tenant may have; what is left out isn't limited.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TenantLimitsConfig {
     /// Requests per minute.
@@ -127,7 +133,7 @@ pub struct TenantLimitsConfig {
 }
 
 /// How limits are shared.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GatewayLimitsConfig {
     /// Gateways that serve together. Without a store, or while it's away, each enforces limit / replicas.
@@ -138,7 +144,7 @@ pub struct GatewayLimitsConfig {
 }
 
 /// Where shared limits are kept.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LimitStoreConfig {
     /// A file with the URL of a Redis server, which may hold a password: `redis://`, `rediss://` for TLS, or `unix:`.
@@ -151,7 +157,7 @@ pub struct LimitStoreConfig {
 }
 
 /// The secret of the cache salt.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CacheSaltConfig {
     /// A file with 32 or more random bytes, the same at all gateways of a service.
@@ -159,7 +165,7 @@ pub struct CacheSaltConfig {
 }
 
 /// How requests wait.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WaitingConfig {
     /// Most requests that wait.
@@ -173,6 +179,17 @@ pub struct WaitingConfig {
     #[serde(default)]
     #[schemars(range(max = 3600))]
     pub hold_seconds: u32,
+}
+
+impl LimitStoreConfig {
+    /// A Redis server whose URL a file holds, and the beginning of this service's keys.
+    pub fn new(redis_url_file: PathBuf, prefix: String) -> Self {
+        Self {
+            redis_url_file,
+            authorities: None,
+            prefix,
+        }
+    }
 }
 
 impl TenantLimitsConfig {
@@ -226,6 +243,10 @@ fn default_listen() -> SocketAddr {
 
 fn default_operations_listen() -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)
+}
+
+fn default_body() -> u32 {
+    16 << 20
 }
 
 fn default_shutdown() -> u32 {

@@ -57,6 +57,27 @@ pub fn parse_gateway(yaml: &str) -> Result<GatewayConfig, GatewayFaults> {
     }
 }
 
+/// Writes a configuration as [`parse_gateway`] reads it: JSON, which is YAML too, without what is left out.
+#[expect(
+    clippy::missing_panics_doc,
+    reason = "a configuration is plain data and always serializes"
+)]
+pub fn write_gateway(config: &GatewayConfig) -> String {
+    let mut value = serde_json::to_value(config).expect("a configuration is plain data");
+    drop_nulls(&mut value);
+    value.to_string()
+}
+
+fn drop_nulls(value: &mut serde_json::Value) {
+    if let Some(map) = value.as_object_mut() {
+        map.retain(|_, inner| !inner.is_null());
+        map.values_mut().for_each(drop_nulls);
+    }
+    if let Some(items) = value.as_array_mut() {
+        items.iter_mut().for_each(drop_nulls);
+    }
+}
+
 /// The JSON Schema of the file, for editors and for the operator's tests.
 pub fn gateway_schema() -> serde_json::Value {
     schemars::schema_for!(GatewayConfig).to_value()

@@ -6,7 +6,7 @@ use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::fault::quoted;
 
@@ -101,6 +101,24 @@ impl<'de> Deserialize<'de> for Names {
 impl<'de> Deserialize<'de> for CertificateName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Names {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::All => serializer.serialize_str("*"),
+            Self::Only(names) => names.serialize(serializer),
+        }
+    }
+}
+
+impl Serialize for CertificateName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Dns(name) => serializer.collect_str(&format_args!("dns:{name}")),
+            Self::Uri(uri) => serializer.collect_str(&format_args!("uri:{uri}")),
+        }
     }
 }
 

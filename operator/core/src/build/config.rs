@@ -1,8 +1,10 @@
-//! The engine's configuration file. Its keys are the options of `kvasir engine`; a test holds that the engine knows each.
+//! The engine's configuration file. Its keys are the options of `kvasir engine`; a test reads it with the engine's own parser.
 
 use kvasir_operator_api::{Dtype, LogLevel, ModelSource, PvcSource};
 use serde_json::{Map, Value, json};
 
+use super::engine_pod;
+use crate::identity;
 use crate::quantity;
 use crate::revision::Revision;
 use crate::validate::Validated;
@@ -24,7 +26,25 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
         }
     };
     set("model", Some(model(&revision.spec.source).into()));
-    set("listen", Some(format!("0.0.0.0:{}", engine.ports.grpc).into()));
+    set("served-model-name", Some(service.model_name().into()));
+    set("revision-name", Some(revision.name.as_str().into()));
+    set("listen", Some(listen(engine.ports.grpc)));
+    set("health-listen", Some(listen(engine.ports.health)));
+    set("metrics-listen", Some(listen(engine.ports.metrics)));
+    set("admin-listen", Some(listen(engine.ports.admin)));
+    set("tls-cert", Some(certificate(identity::CERTIFICATE_KEY)));
+    set("tls-key", Some(certificate(identity::PRIVATE_KEY_KEY)));
+    set("tls-client-ca", Some(certificate(identity::TRUST_KEY)));
+    set(
+        "tls-client-name",
+        Some(format!("uri:{}", identity::gateway(service)).into()),
+    );
+    set(
+        "tls-admin-name",
+        Some(format!("uri:{}", identity::OPERATOR).into()),
+    );
+    // Requests bring their tenant's salt, so that tenants can't find out each other's prompts.
+    set("gateway-mode", Some(true.into()));
     set("model-cache", Some(CACHE_PATH.into()));
     set("dtype", Some(dtype(engine.dtype).into()));
     set("max-model-len", engine.max_model_len.map(Value::from));
@@ -49,6 +69,14 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
     );
     set("json", Some(json!(true)));
     Value::Object(file)
+}
+
+fn listen(port: i32) -> Value {
+    format!("0.0.0.0:{port}").into()
+}
+
+fn certificate(key: &str) -> Value {
+    format!("{}/{key}", engine_pod::TLS_PATH).into()
 }
 
 /// The model as the engine's command line takes it.

@@ -1,17 +1,19 @@
 //! The gateway's Deployment and configuration.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment};
 use k8s_openapi::api::core::v1::{
     Affinity, ConfigMap, ConfigMapVolumeSource, Container, PersistentVolumeClaimVolumeSource,
-    PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, ProjectedVolumeSource,
+    PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, ProjectedVolumeSource, SecretProjection,
     ServiceAccountTokenProjection, Volume, VolumeProjection, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kvasir_operator_api::{AuthMode, TlsMode, labels};
-use serde_json::{Value, json};
+use kvasir_config::gateway::write_gateway;
+use kvasir_operator_api::{AuthMode, NameRef, TlsMode, labels, names};
 
-use super::{config, engine_pod, meta, pod};
+use super::{config, engine_pod, gateway_config, meta, pod};
 use crate::child::{Child, Kind};
 use crate::groups::Decisions;
 use crate::settings::Settings;
@@ -19,72 +21,31 @@ use crate::validate::Validated;
 
 /// Port for clients.
 pub const GATEWAY_PORT: i32 = 8443;
-/// Port for Prometheus.
+/// Port for Prometheus and for the kubelet's probes.
 pub const METRICS_PORT: i32 = 9090;
-/// Port for the kubelet's probes.
-pub const HEALTH_PORT: i32 = 8081;
-/// Port for the operator.
-pub const ADMIN_PORT: i32 = 8082;
-/// Key of the gateway's settings, which follow the spec.
-const SETTINGS_KEY: &str = "gateway.yaml";
-/// Key of the groups and their weights, which the gateway reads again on every change.
-const GROUPS_KEY: &str = "groups.yaml";
-/// Where the keys of clients appear, one folder per Secret.
-const KEYS_PATH: &str = "/etc/kvasir-keys";
+/// Key of the gateway's configuration file.
+pub const SETTINGS_KEY: &str = "gateway.yaml";
+/// Key of the file with the Redis server's address.
+pub const REDIS_KEY: &str = "redis-url";
+/// Where the keys of clients appear.
+pub const KEYS_PATH: &str = "/etc/kvasir-keys";
+/// Where the seed of the tenants' cache salts appears.
+pub const SALT_PATH: &str = "/etc/kvasir-salt";
 
-/// The gateway's configuration. The groups change with every rollout and don't restart it.
-pub fn configuration(service: &Validated, decisions: &Decisions) -> Child {
+/// The gateway's configuration. Weights of a canary change with its rollout and don't restart the gateway, which reads them again.
+pub fn configuration(service: &Validated, decisions: &Decisions, settings: &Settings) -> Child {
     let name = service.names.gateway_config();
+    let file = write_gateway(&gateway_config::build(service, Some(decisions), settings));
+    let mut data = BTreeMap::from([(SETTINGS_KEY.to_owned(), file)]);
+    if let Some(url) = &service.spec.gateway.limits.store.url {
+        data.insert(REDIS_KEY.to_owned(), url.clone());
+    }
     let object = ConfigMap {
         metadata: meta::of_service(service, &name),
-        data: Some(
-            [
-                (SETTINGS_KEY.to_owned(), settings_file(service).to_string()),
-                (GROUPS_KEY.to_owned(), groups_file(service, decisions).to_string()),
-            ]
-            .into(),
-        ),
+        data: Some(data),
         ..ConfigMap::default()
     };
     Child::new(Kind::ConfigMap, &name, &object)
-}
-
-/// What of the spec the gateway follows.
-fn settings_file(service: &Validated) -> Value {
-    let spec = &service.spec.gateway;
-    json!({
-        "model": service.model_name(),
-        "aliases": service.spec.model.aliases,
-        "listen": format!("0.0.0.0:{GATEWAY_PORT}"),
-        "routing": spec.routing,
-        "auth": { "mode": spec.auth.mode, "jwt": spec.auth.jwt, "keys": KEYS_PATH },
-        "limits": spec.limits,
-        "tenants": spec.tenants,
-        "log-level": config::log_level(service.spec.observability.log_level),
-        "json": true,
-    })
-}
-
-/// Groups, where their leaders are, and which take how much. A draining group takes nothing new.
-fn groups_file(service: &Validated, decisions: &Decisions) -> Value {
-    let port = service.spec.engine.ports.grpc;
-    let groups: Vec<Value> = decisions
-        .groups
-        .iter()
-        .map(|group| {
-            let host = format!(
-                "{}.{}.{}.svc",
-                service.names.pod(group.id, 0),
-                service.names.ranks_service(),
-                service.namespace
-            );
-            json!({ "id": group.id, "address": format!("{host}:{port}"), "revision": group.revision, "draining": group.draining })
-        })
-        .collect();
-    let canary = decisions
-        .canary_weight
-        .map(|weight| json!({ "revision": decisions.target, "weightPercent": weight }));
-    json!({ "groups": groups, "canary": canary })
 }
 
 /// The gateway's Deployment.
@@ -110,8 +71,8 @@ pub fn deployment(service: &Validated, settings: &Settings) -> Child {
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(pod_labels),
-                    // Other settings need other processes; the groups are read again by running ones.
-                    annotations: Some([(SETTINGS_HASH.to_owned(), settings_hash(service))].into()),
+                    // Other settings need other processes; weights are read again by running ones.
+                    annotations: Some([(SETTINGS_HASH.to_owned(), settings_hash(service, settings))].into()),
                     ..ObjectMeta::default()
                 }),
                 spec: Some(pod(service, settings)),
@@ -126,8 +87,17 @@ pub fn deployment(service: &Validated, settings: &Settings) -> Child {
 /// Annotation of the gateway's pods that makes new settings restart them.
 const SETTINGS_HASH: &str = "kvasir.dev/settings-hash";
 
-fn settings_hash(service: &Validated) -> String {
-    kvasir_operator_api::names::short_hash(settings_file(service).to_string().as_bytes())
+fn settings_hash(service: &Validated, settings: &Settings) -> String {
+    let file = write_gateway(&gateway_config::build(service, None, settings));
+    let redis = service
+        .spec
+        .gateway
+        .limits
+        .store
+        .url
+        .as_deref()
+        .unwrap_or_default();
+    names::short_hash(format!("{file}\n{redis}").as_bytes())
 }
 
 fn pod(service: &Validated, settings: &Settings) -> PodSpec {
@@ -163,29 +133,30 @@ fn container(service: &Validated, settings: &Settings) -> Container {
     let mut container = pod::container("gateway", image, &spec.resources);
     container.args = Some(vec![
         "gateway".to_owned(),
+        "run".to_owned(),
         format!("--config={}/{SETTINGS_KEY}", config::CONFIG_PATH),
+        format!(
+            "--log-level={}",
+            config::log_level(service.spec.observability.log_level)
+        ),
+        "--json".to_owned(),
     ]);
     container.ports = Some(vec![
         pod::port("https", GATEWAY_PORT),
         pod::port("metrics", METRICS_PORT),
-        pod::port("health", HEALTH_PORT),
-        pod::port("admin", ADMIN_PORT),
     ]);
-    container.readiness_probe = Some(pod::probe("/ready", HEALTH_PORT, 5, 1));
-    container.liveness_probe = Some(pod::probe("/health", HEALTH_PORT, 10, 6));
+    container.readiness_probe = Some(pod::probe("/ready", METRICS_PORT, 5, 1));
+    container.liveness_probe = Some(pod::probe("/health", METRICS_PORT, 10, 6));
     let mut mounts = vec![
         pod::mount("config", config::CONFIG_PATH, true),
         pod::mount("tmp", "/tmp", false),
+        pod::mount("salt", SALT_PATH, true),
     ];
+    if spec.auth.mode == AuthMode::APIKey {
+        mounts.push(pod::mount("keys", KEYS_PATH, true));
+    }
     if service.spec.tls.mode != TlsMode::Off {
         mounts.push(pod::mount("tls", engine_pod::TLS_PATH, true));
-    }
-    for (i, secret) in spec.auth.api_key_secrets.iter().enumerate() {
-        mounts.push(pod::mount(
-            &format!("keys-{i}"),
-            &format!("{KEYS_PATH}/{}", secret.name),
-            true,
-        ));
     }
     if spec.state_store.is_some() {
         mounts.push(pod::mount("state", "/state", false));
@@ -213,7 +184,11 @@ fn volumes(service: &Validated) -> Vec<Volume> {
             ..Volume::default()
         },
         pod::scratch("tmp"),
+        pod::secret("salt", &service.names.gateway_secret()),
     ];
+    if spec.auth.mode == AuthMode::APIKey {
+        volumes.push(keys(service));
+    }
     if service.spec.tls.mode != TlsMode::Off {
         let own = service.names.gateway_certificate();
         let given = service
@@ -223,9 +198,6 @@ fn volumes(service: &Validated) -> Vec<Volume> {
             .clone()
             .filter(|_| service.spec.tls.mode == TlsMode::Provided);
         volumes.push(pod::secret("tls", &given.unwrap_or(own)));
-    }
-    for (i, secret) in spec.auth.api_key_secrets.iter().enumerate() {
-        volumes.push(pod::secret(&format!("keys-{i}"), &secret.name));
     }
     if let Some(store) = &spec.state_store {
         volumes.push(Volume {
@@ -241,6 +213,30 @@ fn volumes(service: &Validated) -> Vec<Volume> {
         volumes.push(token());
     }
     volumes
+}
+
+/// The keys of all Secrets in one folder. Without a Secret it is there and empty: then no key is valid.
+fn keys(service: &Validated) -> Volume {
+    let secrets = &service.spec.gateway.auth.api_key_secrets;
+    if secrets.is_empty() {
+        return pod::scratch("keys");
+    }
+    let source = |secret: &NameRef| VolumeProjection {
+        secret: Some(SecretProjection {
+            name: secret.name.clone(),
+            ..SecretProjection::default()
+        }),
+        ..VolumeProjection::default()
+    };
+    Volume {
+        name: "keys".to_owned(),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(0o440),
+            sources: Some(secrets.iter().map(source).collect()),
+            ..ProjectedVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
 }
 
 /// A short-lived token, for the one mode that asks the API server about clients.

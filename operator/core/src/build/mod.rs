@@ -6,6 +6,7 @@ pub mod engine;
 pub mod engine_pod;
 pub mod environment;
 pub mod gateway;
+pub mod gateway_config;
 pub mod ingress;
 pub mod meta;
 pub mod monitor;

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes, where its operator is installed.
+//! What Prometheus scrapes and warns about, where its operator is installed.
 
 use kvasir_operator_api::labels;
 use serde_json::json;
@@ -11,24 +11,66 @@ use crate::validate::Validated;
 /// The PodMonitor of engines and gateway, where one is wanted and the cluster knows the kind. All of their pods name the port
 /// `metrics`, so one monitor finds them.
 pub fn pods(service: &Validated, settings: &Settings) -> Option<Child> {
-    let spec = &service.spec.observability;
-    if !spec.pod_monitor || !settings.known_kinds.contains(&Kind::PodMonitor) {
-        return None;
-    }
+    let wanted = service.spec.observability.pod_monitor && settings.known_kinds.contains(&Kind::PodMonitor);
+    let spec = json!({
+        "selector": { "matchLabels": { labels::SERVICE: service.names.service() } },
+        "podTargetLabels": [labels::GROUP],
+        "podMetricsEndpoints": [{ "port": "metrics" }],
+    });
+    wanted.then(|| child(service, Kind::PodMonitor, spec))
+}
+
+/// Warnings about this service's load, where they are wanted and the cluster knows the kind. What the operator knows of a service
+/// (restarts, certificates, policies) is warned about by the rules of its chart.
+pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
+    let wanted = service.spec.observability.rules && settings.known_kinds.contains(&Kind::PrometheusRule);
+    let model = service.model_name();
+    let of_service = format!("namespace=\"{}\",model_name=\"{model}\"", service.namespace);
+    let slow = |histogram: &str, seconds: f64| {
+        format!(
+            "histogram_quantile(0.95, sum by (le) (rate(vllm:{histogram}_bucket{{{of_service}}}[10m]))) > {seconds}"
+        )
+    };
+    let rule = |name: &str, expr: String, summary: &str| {
+        json!({
+            "alert": name,
+            "expr": expr,
+            "for": "10m",
+            "labels": { "severity": "warning", "namespace": service.namespace, "service": service.name },
+            "annotations": { "summary": format!("{model}: {summary}") },
+        })
+    };
+    let full = format!(
+        "max(vllm:kv_cache_usage_perc{{{of_service}}}) > {KV_USAGE} and sum(vllm:num_requests_waiting{{{of_service}}}) > 0"
+    );
+    let spec = json!({ "groups": [{
+        "name": format!("{}/{}", service.namespace, service.name),
+        "rules": [
+            rule("KvasirTimeToFirstTokenHigh", slow("time_to_first_token_seconds", TTFT_SECONDS), "first tokens are slow"),
+            rule("KvasirInterTokenLatencyHigh", slow("inter_token_latency_seconds", ITL_SECONDS), "tokens are slow"),
+            rule("KvasirKVCacheFull", full, "the KV cache is full and requests wait"),
+        ],
+    }] });
+    wanted.then(|| child(service, Kind::PrometheusRule, spec))
+}
+
+/// Objectives, as the chart's rules have them by default.
+const TTFT_SECONDS: f64 = 5.0;
+const ITL_SECONDS: f64 = 0.5;
+const KV_USAGE: f64 = 0.9;
+
+fn child(service: &Validated, kind: Kind, spec: serde_json::Value) -> Child {
     let name = service.names.service();
     let mut metadata = meta::of_service(service, name);
     let own = metadata.labels.take().unwrap_or_default();
+    let given = service.spec.observability.labels.clone();
     // Ours win: they are how the operator finds its children again.
-    metadata.labels = Some(spec.labels.clone().into_iter().chain(own).collect());
+    metadata.labels = Some(given.into_iter().chain(own).collect());
     let object = json!({
-        "apiVersion": Kind::PodMonitor.api_version(),
-        "kind": Kind::PodMonitor.to_string(),
+        "apiVersion": kind.api_version(),
+        "kind": kind.to_string(),
         "metadata": metadata,
-        "spec": {
-            "selector": { "matchLabels": { labels::SERVICE: name } },
-            "podTargetLabels": [labels::GROUP],
-            "podMetricsEndpoints": [{ "port": "metrics" }],
-        },
+        "spec": spec,
     });
-    Some(Child::from_value(Kind::PodMonitor, name, object, None))
+    Child::from_value(kind, name, object, None)
 }

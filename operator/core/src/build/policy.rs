@@ -17,7 +17,7 @@
 //! | `metrics`, `gateway-metrics` | engines, gateway | the monitoring peers to the metrics port |
 //! | `clients` | gateway | the allowed clients to the entrance |
 //! | `gateway-out` | gateway | out to engines, and to the listed addresses |
-//! | `operator`, `gateway-operator` | engines, gateway | the operator's pods to the admin port |
+//! | `operator` | engines | the operator's pods to the admin port |
 //! | `deny` | all pods | nothing |
 //!
 //! Engines and gateway have policies of their own: a user chooses the engines' ports, and the gateway's metrics port could
@@ -35,7 +35,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kvasir_operator_api::{EgressRule, NetworkMode, labels};
 
-use super::gateway::{ADMIN_PORT, GATEWAY_PORT, METRICS_PORT};
+use super::gateway::{GATEWAY_PORT, METRICS_PORT};
 use super::meta;
 use crate::child::{Child, Kind};
 use crate::settings::Settings;
@@ -45,7 +45,7 @@ use crate::validate::Validated;
 const OPERATOR_LABEL: &str = labels::NAME;
 
 /// The order in which policies are written, by what their names end in. A group's policy comes where `g` stands.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 10] = [
     "from-gateway",
     "clients",
     "gateway-out",
@@ -55,7 +55,6 @@ const ORDER: [&str; 11] = [
     "metrics",
     "operator",
     "gateway-metrics",
-    "gateway-operator",
     "deny",
 ];
 
@@ -94,13 +93,6 @@ pub fn policies(service: &Validated, groups: &[i32], settings: &Settings) -> Vec
             "gateway-metrics",
             gateways(service),
             METRICS_PORT,
-        ));
-        all.push(operator(
-            service,
-            settings,
-            "gateway-operator",
-            gateways(service),
-            ADMIN_PORT,
         ));
     }
     all.push(deny(service));

@@ -14,6 +14,7 @@ use kvasir_operator_api::{AuthMode, InferenceService, InferenceServiceSpec, Reas
 
 pub use overrides::OWNED_LABEL_PREFIX;
 
+use crate::build::gateway_config::DEFAULT_TENANT;
 use crate::field_error::FieldError;
 use crate::ranks::Shape;
 use crate::settings::Settings;
@@ -178,6 +179,14 @@ fn anonymous(service: &InferenceService, errors: &mut Vec<FieldError>) {
                 "mode None lets everybody who reaches the gateway use the model: set the annotation {}: \"true\" if that is meant, or use APIKey",
                 labels::ALLOW_ANONYMOUS
             ),
+        ));
+    }
+    let tenants = &service.spec.gateway.tenants;
+    if open && tenants.len() > 1 && tenants.iter().all(|tenant| tenant.name != DEFAULT_TENANT) {
+        errors.push(FieldError::new(
+            "spec.gateway.tenants",
+            Reason::InvalidSpec,
+            format!("with mode None nobody says which tenant they are: name one of them {DEFAULT_TENANT}, or list one only"),
         ));
     }
 }

@@ -92,14 +92,47 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "ServiceMonitors aren't made yet: use podMonitor",
         ),
         (
-            spec.observability.rules,
-            "spec.observability.rules",
-            "PrometheusRules aren't made yet: set it to false",
-        ),
-        (
             spec.observability.tracing.is_some(),
             "spec.observability.tracing",
             "spans aren't sent yet: leave the field out",
+        ),
+        (
+            spec.tls.mode == TlsMode::Off,
+            "spec.tls.mode",
+            "gateway and engines talk to others over mutual TLS only: use Internal or Provided",
+        ),
+        (
+            spec.gateway.routing.prefix_chars.is_some(),
+            "spec.gateway.routing.prefixChars",
+            "prefixes are compared by blocks of tokens: leave the field out",
+        ),
+        (
+            !spec
+                .gateway
+                .routing
+                .session_header
+                .eq_ignore_ascii_case("x-session-id"),
+            "spec.gateway.routing.sessionHeader",
+            "sessions are named by the header x-session-id: leave the field out",
+        ),
+        (
+            spec.gateway.state_store.is_some(),
+            "spec.gateway.stateStore",
+            "stored responses, files and batches aren't built yet: leave the field out",
+        ),
+        (
+            spec.gateway.limits.store.password_secret_ref.is_some(),
+            "spec.gateway.limits.store.passwordSecretRef",
+            "the gateway knows no password of Redis yet: leave the field out and let a NetworkPolicy protect the server",
+        ),
+        (
+            spec.gateway
+                .auth
+                .jwt
+                .as_ref()
+                .is_some_and(|jwt| jwt.ca_bundle_ref.is_some()),
+            "spec.gateway.auth.jwt.caBundleRef",
+            "the gateway trusts the public authorities only: leave the field out",
         ),
         (
             spec.gateway.gateway_ref.is_some(),

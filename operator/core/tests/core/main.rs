@@ -11,4 +11,5 @@ mod fake;
 mod laws;
 mod manifests;
 mod policies;
+mod rendered;
 mod rollouts;

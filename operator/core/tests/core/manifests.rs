@@ -1,7 +1,5 @@
 //! Manifests that the API server admits and the operator refuses, each with the field's path, and what it builds of good ones.
 
-use std::collections::BTreeMap;
-
 use crate::fake::{self, Fake};
 use kvasir_operator_api::{InferenceService, Reason};
 use kvasir_operator_core::child::Kind;
@@ -64,7 +62,7 @@ fn a_refused_spec_is_reported_with_every_fields_path_and_keeps_what_was_known() 
     fake.settle();
     fake.edit(|spec| {
         spec.engine.kv.memory_fraction_percent = Some(50);
-        spec.observability.rules = true;
+        spec.engine.quantization = Some("Q4_K_M".to_owned());
     });
     let errors = validate(&fake.service, &fake.settings).unwrap_err();
     let after = status::refused(&fake.service, &errors, &fake.settings, fake.now);
@@ -76,40 +74,11 @@ fn a_refused_spec_is_reported_with_every_fields_path_and_keeps_what_was_known() 
             .message
             .contains("spec.engine.kv.memoryFractionPercent")
     );
-    assert!(condition("Accepted").message.contains("spec.observability.rules"));
+    assert!(condition("Accepted").message.contains("spec.engine.quantization"));
     assert_eq!(condition("Ready").reason, "NotAccepted");
     assert_eq!(condition("EnginesReady").status, "True", "the groups still serve");
     assert_eq!(after.replicas, 1);
     assert_eq!(after.conditions.len(), 10);
-}
-
-#[test]
-fn every_key_of_the_engines_file_is_an_option_and_every_value_parses() {
-    let mut fake = Fake::new(json!({ "engine": {
-        "maxModelLen": 4096, "maxSequences": 8, "maxBatchTokens": 512, "dtype": "BFloat16", "prefixCaching": false,
-        "kv": { "blockSize": 32, "memory": "2Gi" },
-    } }));
-    fake.reconcile();
-    let name = "chat-g0-settings";
-    let config = fake.objects.values().find(|o| o.reference.name == name).unwrap();
-    let file: BTreeMap<String, Value> =
-        serde_json::from_str(config.object["data"]["engine.yaml"].as_str().unwrap()).unwrap();
-    assert_eq!(file["kv-cache-memory-bytes"], json!(2_147_483_648_u64));
-    let mut options = kvasir_config::ModelConfig::specs();
-    options.extend(kvasir_config::EngineConfig::specs());
-    options.extend(kvasir_config::ProcessConfig::specs());
-    options.extend(kvasir_config::GrpcConfig::specs());
-    for (key, value) in &file {
-        let option = options
-            .iter()
-            .find(|o| o.key == key)
-            .unwrap_or_else(|| panic!("no option {key}"));
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        // The engine listens on loopback only until it has certificates.
-        if key != "listen" {
-            (option.check)(&[text]).unwrap_or_else(|why| panic!("{key}: {why}"));
-        }
-    }
 }
 
 #[test]
@@ -176,7 +145,14 @@ fn no_object_but_a_secret_holds_a_secret_and_roles_name_what_they_read() {
         .values()
         .find(|o| o.reference.kind == Kind::Deployment)
         .unwrap();
-    assert!(gateway.object.to_string().contains("/etc/kvasir-keys/keys-a"));
+    let volumes = &gateway.object["spec"]["template"]["spec"]["volumes"];
+    let keys = volumes
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|v| v["name"] == "keys")
+        .unwrap();
+    assert_eq!(keys["projected"]["sources"][0]["secret"]["name"], "keys-a");
 }
 
 #[test]
@@ -192,6 +168,33 @@ fn an_object_of_somebody_else_with_a_name_we_need_is_a_collision() {
         ("False".to_owned(), "NameCollision".to_owned())
     );
     assert_eq!(fake.objects[&live.reference], live);
+}
+
+#[test]
+fn rules_are_made_where_they_are_wanted_and_name_the_service() {
+    let rules = |known: bool, wanted: bool| {
+        let mut fake = Fake::new(json!({ "observability": { "rules": wanted } }));
+        fake.settings
+            .known_kinds
+            .extend(known.then_some(Kind::PrometheusRule));
+        fake.settle();
+        let found = fake
+            .objects
+            .values()
+            .find(|live| live.reference.kind == Kind::PrometheusRule);
+        found.map(|live| live.object.clone())
+    };
+    assert!(rules(false, true).is_none() && rules(true, false).is_none());
+    let made = rules(true, true).unwrap();
+    let all = made["spec"]["groups"][0]["rules"].as_array().unwrap();
+    assert_eq!(all.len(), 3);
+    for rule in all {
+        let expression = rule["expr"].as_str().unwrap();
+        assert!(
+            expression.contains("namespace=\"team\",model_name=\"chat\""),
+            "{expression}"
+        );
+    }
 }
 
 #[test]

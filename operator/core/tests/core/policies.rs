@@ -327,7 +327,6 @@ fn exactly_the_connections_of_the_table_are_allowed() {
         allow(own, "node's dns cache", &["53/TCP", "53/UDP"]);
     }
     allow("engine g1-0 loading", "hub", &["443/TCP"]);
-    allow("operator", "gateway", &["8082/TCP"]);
     allow("prometheus", "gateway", &["9090/TCP"]);
     for client in [
         "client",

@@ -175,10 +175,10 @@ fn a_canary_gets_its_share_and_is_promoted_after_its_pause() {
         .find(|o| o.reference.name == "chat-gateway-config")
         .unwrap();
     assert!(
-        config.object["data"]["groups.yaml"]
+        config.object["data"]["gateway.yaml"]
             .as_str()
             .unwrap()
-            .contains("\"weightPercent\":10")
+            .contains("\"weight\":10")
     );
     run(&mut fake, 2, is_complete);
     assert!(fake.now.duration_since(begun) >= SignedDuration::from_secs(295));
