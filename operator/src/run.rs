@@ -110,6 +110,10 @@ pub(crate) fn start(arguments: RunArguments) -> Result<(), Error> {
     result
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whoever asks twice wants no orderly end"
+)]
 fn listen_for_signals(stop: CancellationToken) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -248,11 +248,11 @@ async fn targets_until(discovery: &Discovery, is_so: impl FnMut(&Targets) -> boo
         .clone()
 }
 
-#[tokio::test]
-async fn engines_are_listed_watched_and_listed_again_when_the_watch_is_too_old() {
+/// A list, a watch that ends, one that is told that it is too old, and a list and a watch again.
+async fn changing_endpoints() -> Scripted {
     let ready = json!({"ready": true, "serving": true});
     let draining = json!({"ready": false, "serving": true, "terminating": true});
-    let server = Scripted::start(move |number, request| match number {
+    Scripted::start(move |number, request| match number {
         1 => Reply::json(
             &json!({"metadata": {"resourceVersion": "10"}, "items": [slice("a", 9, "10.0.0.1", &ready)]})
                 .to_string(),
@@ -283,7 +283,12 @@ async fn engines_are_listed_watched_and_listed_again_when_the_watch_is_too_old()
         5 => Reply::json(&event("DELETED", &slice("c", 21, "10.0.0.3", &ready))),
         _ => Reply::stuck(),
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn engines_are_listed_watched_and_listed_again_when_the_watch_is_too_old() {
+    let server = changing_endpoints().await;
     let folder = TempDir::new().unwrap();
     let config = EnginesConfig {
         endpoint_slices: Some(EndpointSlicesConfig {

@@ -23,7 +23,7 @@ use proptest::test_runner::TestRunner;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 const LEASE: Duration = Duration::from_secs(30);
 
 /// A server on a Unix socket in a folder of its own.

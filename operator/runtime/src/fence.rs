@@ -166,7 +166,7 @@ mod tests {
             assert!(error.is::<Fenced>(), "{error}");
             let error = kube::Error::Service(error);
             assert!(is_fenced(&error));
-            fence.open_until(uptime() + Duration::from_secs(60));
+            fence.open_until(uptime() + Duration::from_mins(1));
             assert!(send(&fence, method).await.is_ok());
             fence.close();
         }

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -186,7 +186,9 @@ async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, script: &Script
         reply.status
     );
     for (name, value) in &reply.headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        for part in [name, ": ", value.as_str(), "\r\n"] {
+            text.push_str(part);
+        }
     }
     text.push_str("\r\n");
     text.push_str(&reply.body);

@@ -17,7 +17,7 @@ pub fn pods(service: &Validated, settings: &Settings) -> Option<Child> {
         "podTargetLabels": [labels::GROUP],
         "podMetricsEndpoints": [{ "port": "metrics" }],
     });
-    wanted.then(|| child(service, Kind::PodMonitor, spec))
+    wanted.then(|| child(service, Kind::PodMonitor, &spec))
 }
 
 /// Warnings about this service's load, where they are wanted and the cluster knows the kind. What the operator knows of a service
@@ -51,7 +51,7 @@ pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
             rule("KvasirKVCacheFull", full, "the KV cache is full and requests wait"),
         ],
     }] });
-    wanted.then(|| child(service, Kind::PrometheusRule, spec))
+    wanted.then(|| child(service, Kind::PrometheusRule, &spec))
 }
 
 /// Objectives, as the chart's rules have them by default.
@@ -59,7 +59,7 @@ const TTFT_SECONDS: f64 = 5.0;
 const ITL_SECONDS: f64 = 0.5;
 const KV_USAGE: f64 = 0.9;
 
-fn child(service: &Validated, kind: Kind, spec: serde_json::Value) -> Child {
+fn child(service: &Validated, kind: Kind, spec: &serde_json::Value) -> Child {
     let name = service.names.service();
     let mut metadata = meta::of_service(service, name);
     let own = metadata.labels.take().unwrap_or_default();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::fake::{Fake, service};
 
 /// The samples of the chart.
+#[expect(clippy::disallowed_methods, reason = "the crate reads no files, its tests do")]
 fn samples() -> Vec<(String, Value)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/kvasir/samples");
     let mut all = Vec::new();
@@ -98,15 +99,6 @@ fn spec() -> impl Strategy<Value = Value> {
         any::<bool>(),
         proptest::option::of(prop_oneof![Just("1Gi"), Just("1500M"), Just("2147483648")]),
     );
-    let auth = prop_oneof![
-        Just(json!({ "mode": "APIKey" })),
-        Just(json!({ "mode": "APIKey", "apiKeySecrets": [{ "name": "a" }, { "name": "b" }] })),
-        Just(json!({ "mode": "TokenReview" })),
-        Just(json!({ "mode": "None" })),
-        Just(
-            json!({ "mode": "JWT", "jwt": { "issuer": "https://i.example", "audiences": ["a"], "jwksURL": "https://i.example/keys" } })
-        ),
-    ];
     let tenants = proptest::collection::vec((1..1000i32, -9..9i32, proptest::option::of(1..99i64)), 0..4);
     let policy = prop_oneof![
         Just("PrefixAware"),
@@ -115,16 +107,12 @@ fn spec() -> impl Strategy<Value = Value> {
         Just("RoundRobin"),
         Just("Session")
     ];
-    let gateway = (auth, tenants, policy, 0..4i32, 1..99i32, any::<bool>());
-    let model = prop_oneof![
-        Just(json!({ "pvc": { "claimName": "m", "path": "a/b" } })),
-        Just(json!({ "huggingFace": { "repo": "org/name", "revision": "abc", "file": "x.gguf" } })),
-        Just(json!({ "image": { "reference": "r/m@sha256:0", "path": "model" } })),
-    ];
-    (engine, gateway, model, 0..3i32, any::<bool>()).prop_map(|(engine, gateway, model, replicas, alias)| {
-        let (length, tokens, dtype, caching, memory) = engine;
-        let (auth, tenants, policy, pods, queue, redis) = gateway;
-        let tenants: Vec<Value> = tenants
+    let gateway = (auth(), tenants, policy, 0..4i32, 1..99i32, any::<bool>());
+    (engine, gateway, model(), 0..3i32, any::<bool>()).prop_map(
+        |(engine, gateway, model, replicas, alias)| {
+            let (length, tokens, dtype, caching, memory) = engine;
+            let (auth, tenants, policy, pods, queue, redis) = gateway;
+            let tenants: Vec<Value> = tenants
             .into_iter()
             .enumerate()
             .map(|(i, (weight, priority, limit))| {
@@ -135,24 +123,45 @@ fn spec() -> impl Strategy<Value = Value> {
                 })
             })
             .collect();
-        let store = if redis {
-            json!({ "type": "Redis", "url": "redis://redis.team.svc:6379" })
-        } else {
-            json!({})
-        };
-        json!({
-            "replicas": replicas,
-            "model": { "source": model, "aliases": if alias { vec!["other"] } else { vec![] } },
-            "engine": {
-                "maxModelLen": length, "maxBatchTokens": tokens, "dtype": dtype, "prefixCaching": caching,
-                "kv": { "memory": memory },
-            },
-            "gateway": {
-                "auth": auth, "tenants": tenants, "routing": { "policy": policy }, "replicas": pods,
-                "limits": { "maxQueue": queue, "store": store },
-            },
-        })
-    })
+            let store = if redis {
+                json!({ "type": "Redis", "url": "redis://redis.team.svc:6379" })
+            } else {
+                json!({})
+            };
+            json!({
+                "replicas": replicas,
+                "model": { "source": model, "aliases": if alias { vec!["other"] } else { vec![] } },
+                "engine": {
+                    "maxModelLen": length, "maxBatchTokens": tokens, "dtype": dtype, "prefixCaching": caching,
+                    "kv": { "memory": memory },
+                },
+                "gateway": {
+                    "auth": auth, "tenants": tenants, "routing": { "policy": policy }, "replicas": pods,
+                    "limits": { "maxQueue": queue, "store": store },
+                },
+            })
+        },
+    )
+}
+
+fn auth() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({ "mode": "APIKey" })),
+        Just(json!({ "mode": "APIKey", "apiKeySecrets": [{ "name": "a" }, { "name": "b" }] })),
+        Just(json!({ "mode": "TokenReview" })),
+        Just(json!({ "mode": "None" })),
+        Just(
+            json!({ "mode": "JWT", "jwt": { "issuer": "https://i.example", "audiences": ["a"], "jwksURL": "https://i.example/keys" } })
+        ),
+    ]
+}
+
+fn model() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({ "pvc": { "claimName": "m", "path": "a/b" } })),
+        Just(json!({ "huggingFace": { "repo": "org/name", "revision": "abc", "file": "x.gguf" } })),
+        Just(json!({ "image": { "reference": "r/m@sha256:0", "path": "model" } })),
+    ]
 }
 
 proptest! {
