@@ -314,10 +314,14 @@ fn hostile_answers_are_refused_in_words() {
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "breaks off in its last line",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n",
             "has no figure",
         ),
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nvllm:\xff\x00{",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nvllm:\xff\x00{\n",
             "has no figure",
         ),
         (
@@ -334,11 +338,11 @@ fn hostile_answers_are_refused_in_words() {
 }
 
 #[test]
-fn an_endless_answer_is_cut() {
+fn an_endless_answer_is_refused_at_its_limit() {
     let url = answering(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec(), true);
     let ran = run(&mut kvasir(&["doctor", &url, "--interval", "0.1"]));
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stdout.contains("(vLLM)"), "{}", ran.stdout);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("more than 16777216 bytes"), "{}", ran.stderr);
 }
 
 /// Diagnoses what was recorded of a server.

@@ -92,11 +92,7 @@ fn files_are_read_only_where_that_was_asked_for() {
     assert_eq!(run(&mut kvasir(&["gateway", "check", file])).code, Some(0));
     let with_files = run(&mut kvasir(&["gateway", "check", "--files", file]));
     assert_eq!(with_files.code, Some(64));
-    assert!(
-        with_files.stderr.contains("can't be read"),
-        "{}",
-        with_files.stderr
-    );
+    assert!(with_files.stderr.contains("can't read"), "{}", with_files.stderr);
     assert_eq!(
         run(&mut kvasir(&["gateway", "check", "/nonexistent.yaml"])).code,
         Some(64)

@@ -14,7 +14,7 @@ const LONGEST: u64 = 64 * 1024;
 /// Options of `ask`.
 #[derive(Debug, Args)]
 pub(crate) struct AskArguments {
-    /// Address, for example http://kvasir-operator.kvasir-system.svc:8080/readyz
+    /// Address, for example `http://kvasir-operator.kvasir-system.svc:8080/readyz`
     url: String,
 }
 

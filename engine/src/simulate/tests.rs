@@ -19,7 +19,7 @@ fn args(line: &str) -> SimulateArgs {
 
 fn refusal(line: &str) -> String {
     match answer(&args(line)) {
-        Err(failure @ Failure::Usage(_)) => failure.to_string(),
+        Err(failure @ (Failure::Usage(_) | Failure::Configuration(_))) => failure.to_string(),
         other => panic!("{line} must be refused as a misuse: {other:?}"),
     }
 }

@@ -116,7 +116,7 @@ async fn files_that_cannot_be_used_change_nothing_and_are_reported() {
         connected(&server, &client).await;
     }
     std::fs::remove_file(files.path("server.pem")).unwrap();
-    assert!(refused_because(&server.poll(), "can't be read"));
+    assert!(refused_because(&server.poll(), "can't read"));
     connected(&server, &client).await;
     files.write("server.pem", &good);
     assert!(matches!(server.poll(), Reload::Unchanged));

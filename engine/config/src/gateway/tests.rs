@@ -307,6 +307,11 @@ fn the_schema_names_every_field_of_the_file() {
     let fields = [
         "listen",
         "operationsListen",
+        "servedModelNames",
+        "auditFile",
+        "maxBodyBytes",
+        "requestTimeoutSeconds",
+        "shutdownTimeoutSeconds",
         "tls",
         "auth",
         "tenants",
