@@ -66,6 +66,18 @@ struct Inner {
 }
 
 impl Entry {
+    /// Drops a child if it is still the object with this uid, and not another one of its name. Whether it was.
+    fn forget(&mut self, reference: &ObjectRef, uid: &str) -> bool {
+        let same = self
+            .children
+            .get(reference)
+            .is_some_and(|seen| seen.live.uid == uid);
+        if same {
+            self.children.remove(reference);
+        }
+        same
+    }
+
     /// Asks for a look at a name, where rounds look at the service at all.
     fn doubt(&mut self, reference: &ObjectRef) {
         if self.is_known() {
@@ -122,14 +134,7 @@ impl Cache {
         let Some(entry) = inner.services.get_mut(key) else {
             return false;
         };
-        let same = entry
-            .children
-            .get(reference)
-            .is_some_and(|seen| seen.live.uid == uid);
-        if same {
-            entry.children.remove(reference);
-        }
-        same
+        entry.forget(reference, uid)
     }
 
     /// A watch shows an object no longer: it is gone, or it lost the label by which it is watched. Whether that is news. The next
@@ -139,18 +144,14 @@ impl Cache {
         let Some(entry) = inner.services.get_mut(key) else {
             return false;
         };
-        let same = entry
-            .children
-            .get(reference)
-            .is_some_and(|seen| seen.live.uid == uid);
-        if same {
-            entry.children.remove(reference);
-            entry.doubt(reference);
-            if entry.is_over() {
-                inner.services.remove(key);
-            }
+        if !entry.forget(reference, uid) {
+            return false;
         }
-        same
+        entry.doubt(reference);
+        if entry.is_over() {
+            inner.services.remove(key);
+        }
+        true
     }
 
     /// Forgets the objects of a kind that a complete list didn't have; the services whose objects they were.
