@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use kvasir_config::gateway::{GatewayConfig, GatewayFaults, parse_gateway};
+use kvasir_config::gateway::{GatewayConfig, GatewayFaults, MAX_GATEWAY_FILE_BYTES, parse_gateway};
 use kvasir_files::{FileError, Limit};
 use kvasir_tls::{ClientTls, Reload, Reloadable, ServerTls};
 use sha2::{Digest, Sha256};
@@ -23,7 +23,7 @@ use crate::store::Accounts;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Largest configuration file, in bytes; what is larger isn't even read.
-const MAX_CONFIG_BYTES: u64 = 4 << 20;
+const MAX_CONFIG_BYTES: u64 = MAX_GATEWAY_FILE_BYTES as u64;
 /// Largest file that it names; a larger one is refused when it is loaded.
 const MAX_NAMED_BYTES: u64 = 16 << 20;
 
