@@ -16,17 +16,20 @@ fn options(more: &str) -> GatewayOptions {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_engine_ends_begun_streams_with_an_error_and_others_are_answered_elsewhere() {
-    let (first, second) = (
-        TestEngine::start(engine("a")).await,
-        TestEngine::start(engine("b")).await,
-    );
-    let options = options("routing: {policy: RoundRobin}");
-    let gateway = TestGateway::start(&[first.address, second.address], options)
+/// Two engines, and a gateway that has found both.
+async fn pair(more: &str) -> (TestEngine, TestEngine, TestGateway) {
+    let first = TestEngine::start(engine("a")).await;
+    let second = TestEngine::start(engine("b")).await;
+    let gateway = TestGateway::start(&[first.address, second.address], options(more))
         .await
         .with_engines(2)
         .await;
+    (first, second, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_engine_ends_begun_streams_with_an_error_and_others_are_answered_elsewhere() {
+    let (first, _second, gateway) = pair("routing: {policy: RoundRobin}").await;
     first.control.hold();
     first.control.allow(6);
     // In turn: one begins on each.
@@ -66,15 +69,7 @@ async fn a_lost_engine_ends_begun_streams_with_an_error_and_others_are_answered_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draining_engine_gets_nothing_new_and_nobody_notices() {
-    let (first, second) = (
-        TestEngine::start(engine("a")).await,
-        TestEngine::start(engine("b")).await,
-    );
-    let options = options("routing: {policy: RoundRobin}");
-    let gateway = TestGateway::start(&[first.address, second.address], options)
-        .await
-        .with_engines(2)
-        .await;
+    let (first, _second, gateway) = pair("routing: {policy: RoundRobin}").await;
     let drained = {
         let engine = std::sync::Arc::clone(&first.engine);
         tokio::spawn(async move { engine.drain(std::time::Duration::from_secs(30)).await })
@@ -92,15 +87,7 @@ async fn a_draining_engine_gets_nothing_new_and_nobody_notices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_without_first_tokens_is_left_alone_and_its_requests_are_answered() {
-    let (slow, good) = (
-        TestEngine::start(engine("a")).await,
-        TestEngine::start(engine("b")).await,
-    );
-    let options = options("routing: {policy: RoundRobin, firstTokenTimeoutSeconds: 1}");
-    let gateway = TestGateway::start(&[slow.address, good.address], options)
-        .await
-        .with_engines(2)
-        .await;
+    let (slow, _good, gateway) = pair("routing: {policy: RoundRobin, firstTokenTimeoutSeconds: 1}").await;
     slow.control.hold();
     let asked = (0..8).map(|_| gateway.complete("a", body("hello", 2)));
     for answer in futures::future::join_all(asked).await {
@@ -136,14 +123,7 @@ async fn an_engine_that_comes_back_at_its_address_is_used_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_follow_their_prefix_to_the_engine_that_has_it() {
-    let (first, second) = (
-        TestEngine::start(engine("a")).await,
-        TestEngine::start(engine("b")).await,
-    );
-    let gateway = TestGateway::start(&[first.address, second.address], options(""))
-        .await
-        .with_engines(2)
-        .await;
+    let (_first, _second, gateway) = pair("").await;
     let prompt = |number: u32| {
         format!(
             "{number:03}{}",
