@@ -62,6 +62,12 @@ pub enum ConfigError {
     /// Two options don't go together.
     #[error("{0}")]
     Conflict(String),
+    /// An admin route without somebody who may use it.
+    #[error(
+        "enable-debug-dump needs an admin key here, because the dump holds everybody's prompts: give one with --admin-api-key, \
+         --admin-api-key-file or KVASIR_ADMIN_API_KEY, or use dump-dir and SIGUSR1 instead"
+    )]
+    DumpWithoutAdminKey,
     /// Serving the network without a key.
     #[error(
         "refusing to listen on {host} without an API key: everyone who can reach it could use the model. \

@@ -41,6 +41,34 @@ impl HttpConfig {
             port: self.port.value,
         })
     }
+
+    /// Whether the admin routes open to the right people, given all keys and where the server listens.
+    ///
+    /// # Errors
+    /// If a key would be both, or an admin route was asked for that nobody could use, or strangers.
+    pub fn check_admin(
+        &self,
+        bind: &Bind,
+        keys: &[Secret],
+        admin_keys: &[Secret],
+    ) -> Result<(), ConfigError> {
+        if admin_keys.iter().any(|key| keys.contains(key)) {
+            return Err(ConfigError::Conflict(
+                "an admin key is also an API key, which every client has: make a key of its own for admin-api-key".to_owned(),
+            ));
+        }
+        if !self.enable_debug_dump.value || !admin_keys.is_empty() {
+            return Ok(());
+        }
+        let is_private = match bind {
+            Bind::Unix(_) => true,
+            Bind::Tcp { host, .. } => is_loopback_host(host),
+        };
+        if is_private && keys.is_empty() {
+            return Ok(());
+        }
+        Err(ConfigError::DumpWithoutAdminKey)
+    }
 }
 
 /// The keys of a key file: one per line; empty lines and lines that start with `#` are skipped.

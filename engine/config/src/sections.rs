@@ -110,6 +110,10 @@ section! {
             "Key that clients must send as `Authorization: Bearer KEY`; repeatable";
         "api-key-file" => api_key_file: Option<PathBuf> = None, "FILE",
             "File with one key per line";
+        "admin-api-key" => admin_api_key: Vec<Secret> = Vec::new(), "KEY",
+            "Key for the admin routes, which API keys don't open; it opens nothing else; repeatable";
+        "admin-api-key-file" => admin_api_key_file: Option<PathBuf> = None, "FILE",
+            "File with one admin key per line";
         "allow-unauthenticated" => allow_unauthenticated: bool = false, "",
             "Serve the network without a key; whoever reaches the port can use the model";
         "engine" => engine: Option<LocalAddress> = None, "URL",
@@ -123,7 +127,8 @@ section! {
         "enable-request-id-headers" => enable_request_id_headers: bool = false, "",
             "Echo X-Request-Id";
         "enable-debug-dump" => enable_debug_dump: bool = false, "",
-            "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts; every API key opens it";
+            "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts, to admin keys; without \
+             any keys to everybody on this machine";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
             "Comment line after this much silence in a stream; 0 is never";
     }

@@ -253,6 +253,62 @@ fn network_without_key_is_refused_with_the_way_out() {
 }
 
 #[test]
+fn a_dump_needs_an_admin_key_wherever_somebody_else_could_ask_for_it() {
+    let secret = |text: &str| vec![Secret::new(text)];
+    let none = Vec::new;
+    let check = |bind: &[(&str, &str)], keys: Vec<Secret>, admins: Vec<Secret>| {
+        let http = HttpConfig::resolve(&flags(
+            &[
+                bind,
+                &[("enable-debug-dump", "true"), ("allow-unauthenticated", "true")],
+            ]
+            .concat(),
+        ))
+        .unwrap();
+        let bind = http.bind(!keys.is_empty()).unwrap();
+        let checked = http.check_admin(&bind, &keys, &admins);
+        checked.map_err(|error| error.to_string())
+    };
+    let (network, unix) = (
+        &[("host", "0.0.0.0")][..],
+        &[("uds", "/s"), ("host", "0.0.0.0")][..],
+    );
+    assert_eq!(check(&[], none(), none()), Ok(()));
+    assert_eq!(check(unix, none(), none()), Ok(()));
+    for (bind, keys) in [(&[][..], secret("a")), (unix, secret("a")), (network, none())] {
+        let error = check(bind, keys.clone(), none()).unwrap_err();
+        assert!(
+            error.contains("--admin-api-key") && error.contains("KVASIR_ADMIN_API_KEY"),
+            "{error}"
+        );
+        assert_eq!(check(bind, keys, secret("b")), Ok(()));
+    }
+    let error = check(&[], secret("a"), secret("a")).unwrap_err();
+    assert!(
+        error.contains("also an API key") && !error.contains("\"a\""),
+        "{error}"
+    );
+}
+
+#[test]
+fn admin_keys_come_from_a_variable_of_their_own_and_are_not_shown() {
+    let read = env(&[
+        ("KVASIR_ADMIN_API_KEY", "hunter2,x"),
+        ("KVASIR_ADMIN_API_KEY_FILE", "/f"),
+    ]);
+    let http = HttpConfig::resolve(&read.layer).unwrap();
+    assert_eq!(http.admin_api_key.value, [Secret::new("hunter2,x")]);
+    assert_eq!(http.admin_api_key_file.value, Some(PathBuf::from("/f")));
+    assert_eq!(http.api_key.value, []);
+    assert!(
+        !Report::new([http.entries()])
+            .to_json()
+            .to_string()
+            .contains("hunter2")
+    );
+}
+
+#[test]
 fn engine_addresses_stay_on_this_machine() {
     let unix = LocalAddress::Unix(PathBuf::from("/run/k.sock"));
     for text in ["unix:/run/k.sock", "unix:///run/k.sock"] {

@@ -1,11 +1,10 @@
 //! What an edge is told at start.
 
-use std::fmt;
 use std::time::Duration;
 
 use kvasir_api::Limits;
-use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+
+use crate::keys::{ApiKey, Keys};
 
 /// Configuration of an [`crate::Edge`].
 #[derive(Clone, Debug)]
@@ -13,8 +12,10 @@ use subtle::{Choice, ConstantTimeEq};
 pub struct EdgeConfig {
     /// Names that requests may put into `model`; the first one is shown in answers. Empty means the engine's name.
     pub served_model_names: Vec<String>,
-    /// Keys that open every route but the public ones. Empty means that no key is needed.
+    /// Keys that open the inference and operations routes. Empty means that these need no key.
     pub api_keys: Vec<ApiKey>,
+    /// Keys that open the admin routes, and nothing else. Without one, admin routes are absent as soon as there is an API key.
+    pub admin_api_keys: Vec<ApiKey>,
     /// Refuses fields that nobody knows instead of naming them in a warning header.
     pub strict: bool,
     /// Longest request body, in bytes.
@@ -51,7 +52,7 @@ pub struct EdgeConfig {
     pub request_timeout: Option<Duration>,
     /// How long streams may go on after the server was told to stop.
     pub shutdown_timeout: Duration,
-    /// Serves `/debug/dump`, which shows prompts of everybody.
+    /// Serves the admin route `/debug/dump`, which shows prompts of everybody.
     pub enable_debug_dump: bool,
     /// `/health` fails once no step completed for this long although there is work, if the engine has no watchdog that knows better.
     pub max_stall: Duration,
@@ -66,6 +67,7 @@ impl Default for EdgeConfig {
         Self {
             served_model_names: Vec::new(),
             api_keys: Vec::new(),
+            admin_api_keys: Vec::new(),
             strict: false,
             // A context of a million tokens is about 4 MB of text; token ids need twice that.
             max_body_bytes: 16 << 20,
@@ -95,6 +97,14 @@ impl Default for EdgeConfig {
 }
 
 impl EdgeConfig {
+    /// Who is let in.
+    pub(crate) fn keys(&self) -> Keys {
+        Keys {
+            clients: self.api_keys.clone(),
+            admins: self.admin_api_keys.clone(),
+        }
+    }
+
     /// The limits of requests as far as the server sets them; those of the model are filled in by a pipeline.
     pub fn limits(&self) -> Limits {
         let mut limits = Limits::new(0, 0, 0);
@@ -115,55 +125,4 @@ pub enum GenerationConfig {
     Auto,
     /// OpenAI's defaults, whatever the model says.
     Vllm,
-}
-
-/// An API key; only its SHA-256 is kept.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ApiKey([u8; 32]);
-
-impl ApiKey {
-    /// The key with this exact text.
-    pub fn new(secret: &str) -> Self {
-        Self(Sha256::digest(secret.as_bytes()).into())
-    }
-}
-
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither the key nor enough of the digest to try guesses against.
-        f.write_str("ApiKey(..)")
-    }
-}
-
-/// Whether `token` is one of the keys. The time it takes depends on neither the token's content nor which key fits.
-pub(crate) fn is_known_key(keys: &[ApiKey], token: &[u8]) -> bool {
-    let digest: [u8; 32] = Sha256::digest(token).into();
-    let found = keys
-        .iter()
-        .fold(Choice::from(0), |found, key| found | key.0.ct_eq(&digest));
-    found.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_compared_exactly() {
-        let keys = [ApiKey::new("other"), ApiKey::new("AbC")];
-        assert!(is_known_key(&keys, b"AbC"));
-        for wrong in ["abc", "ABC", "AbC ", "AbCd", "Ab", ""] {
-            assert!(!is_known_key(&keys, wrong.as_bytes()), "{wrong:?}");
-        }
-        assert!(!is_known_key(&[], b""));
-    }
-
-    #[test]
-    fn debug_output_does_not_show_keys() {
-        let config = EdgeConfig {
-            api_keys: vec![ApiKey::new("hunter2")],
-            ..EdgeConfig::default()
-        };
-        assert!(!format!("{config:?}").contains("hunter2"));
-    }
 }

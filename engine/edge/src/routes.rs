@@ -28,8 +28,15 @@ pub struct Route {
     /// Who may use it.
     pub scope: Scope,
     pub(crate) handler: Handler,
-    /// Whether it is served at all.
-    pub(crate) is_served: fn(&EdgeConfig) -> bool,
+    /// Whether it was asked for.
+    is_enabled: fn(&EdgeConfig) -> bool,
+}
+
+impl Route {
+    /// Whether it is served at all. An admin route that nobody may use doesn't exist.
+    pub(crate) fn is_served(&self, config: &EdgeConfig) -> bool {
+        (self.is_enabled)(config) && (self.scope != Scope::Admin || config.keys().open_admin())
+    }
 }
 
 /// What a route does.
@@ -56,7 +63,7 @@ const fn route(method: Method, path: &'static str, scope: Scope, handler: Handle
         path,
         scope,
         handler,
-        is_served: |_| true,
+        is_enabled: |_| true,
     }
 }
 
@@ -109,7 +116,7 @@ pub(crate) static ROUTES: [Route; 17] = [
         path: "/debug/dump",
         scope: Scope::Admin,
         handler: Handler::Dump,
-        is_served: |config| config.enable_debug_dump,
+        is_enabled: |config| config.enable_debug_dump,
     },
 ];
 
@@ -131,7 +138,7 @@ mod tests {
     fn what_shows_the_prompts_of_others_has_to_be_asked_for() {
         let optional: Vec<&str> = ROUTES
             .iter()
-            .filter(|route| !(route.is_served)(&EdgeConfig::default()))
+            .filter(|route| !route.is_served(&EdgeConfig::default()))
             .map(|route| route.path)
             .collect();
         assert_eq!(optional, ["/debug/dump"]);

@@ -68,7 +68,7 @@ impl State {
     }
 
     pub(crate) fn served_routes(&self) -> impl Iterator<Item = &'static Route> {
-        ROUTES.iter().filter(|route| (route.is_served)(&self.config))
+        ROUTES.iter().filter(|route| route.is_served(&self.config))
     }
 
     pub(crate) fn start_draining(&self) {

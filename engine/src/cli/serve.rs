@@ -34,9 +34,33 @@ pub(crate) fn run(flags: Flags<Serve>) -> Result<(), Failure> {
     let mut settings = Settings::resolve(flags)?;
     logging::start(&settings.process);
     settings.log_warnings();
-    let keys = settings.api_keys()?;
-    let bind = settings.http.bind(!keys.is_empty())?;
-    warn_if_open(&bind, &keys);
+    let keys = Keys {
+        clients: settings.api_keys()?,
+        admins: settings.admin_api_keys()?,
+    };
+    let bind = settings.http.bind(!keys.clients.is_empty())?;
+    settings.http.check_admin(&bind, &keys.clients, &keys.admins)?;
+    warn_if_open(&bind, &keys.clients);
+    warn_of_dumps(&settings, &keys);
+    if settings.http.engine.value.is_some() {
+        settings.restrict_to_edge(EDGE_KEYS)?;
+    }
+    let runtime = runtime()?;
+    let result = runtime.block_on(serve(settings, &keys, &bind));
+    // What still runs has been failed or is of no use any more.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    result
+}
+
+/// Who may ask for what.
+#[derive(Debug, Default)]
+struct Keys {
+    clients: Vec<Secret>,
+    admins: Vec<Secret>,
+}
+
+/// Says whose hands dumps may get into, and what was asked for in vain.
+fn warn_of_dumps(settings: &Settings, keys: &Keys) {
     if settings.engine.record_inputs.value > 0
         && settings.engine.dump_dir.value.is_none()
         && !settings.http.enable_debug_dump.value
@@ -46,23 +70,19 @@ pub(crate) fn run(flags: Flags<Serve>) -> Result<(), Failure> {
         );
     }
     if settings.http.enable_debug_dump.value {
-        let who = if keys.is_empty() {
+        let who = if keys.admins.is_empty() {
             "everyone who can reach this port"
         } else {
-            "every API key"
+            "every admin key"
         };
         tracing::warn!(
             "GET /debug/dump gives {who} the token ids of everybody's prompts (enable-debug-dump)"
         );
+    } else if !keys.admins.is_empty() {
+        tracing::warn!(
+            "an admin key was given, but no admin route is served: --enable-debug-dump serves one"
+        );
     }
-    if settings.http.engine.value.is_some() {
-        settings.restrict_to_edge(EDGE_KEYS)?;
-    }
-    let runtime = runtime()?;
-    let result = runtime.block_on(serve(settings, &keys, &bind));
-    // What still runs has been failed or is of no use any more.
-    runtime.shutdown_timeout(Duration::from_millis(200));
-    result
 }
 
 fn warn_if_open(bind: &Bind, keys: &[Secret]) {
@@ -77,7 +97,7 @@ fn warn_if_open(bind: &Bind, keys: &[Secret]) {
     }
 }
 
-async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(), Failure> {
+async fn serve(mut settings: Settings, keys: &Keys, bind: &Bind) -> Result<(), Failure> {
     let mut signals = Signals::catch()?;
     let mut dump_signal = DumpSignal::catch()?;
     // Early, because an address in use should be found before a model is loaded. Who connects meanwhile waits.
@@ -97,7 +117,7 @@ async fn serve(mut settings: Settings, keys: &[Secret], bind: &Bind) -> Result<(
     let edge = Edge::new(config, Arc::clone(&started.client))
         .await
         .map_err(|error| Failure::failed(&error))?;
-    banner::show(&settings, &edge, listening.address(), !keys.is_empty());
+    banner::show(&settings, &edge, listening.address(), !keys.clients.is_empty());
     let running = run_until_stopped(edge, listening, &mut signals, &started, &settings);
     let result = if let Some(engine) = &started.engine {
         tokio::select! {
@@ -156,12 +176,14 @@ fn default_names(name: &str, given: Option<&str>) -> Vec<String> {
     std::iter::once(name).chain(alias).map(str::to_owned).collect()
 }
 
-fn edge_config(settings: &Settings, keys: &[Secret]) -> EdgeConfig {
+fn edge_config(settings: &Settings, keys: &Keys) -> EdgeConfig {
+    let known = |keys: &[Secret]| keys.iter().map(|key| ApiKey::new(key.expose())).collect();
     let http = &settings.http;
     let keep_alive = http.sse_keep_alive_interval.value.0;
     EdgeConfig {
         served_model_names: settings.model.served_model_name.value.clone(),
-        api_keys: keys.iter().map(|key| ApiKey::new(key.expose())).collect(),
+        api_keys: known(&keys.clients),
+        admin_api_keys: known(&keys.admins),
         strict: http.strict.value,
         enable_prompt_tokens_details: http.enable_prompt_tokens_details.value,
         enable_request_id_headers: http.enable_request_id_headers.value,

@@ -119,12 +119,27 @@ impl Settings {
     /// # Errors
     /// If the key file can't be read or holds no key.
     pub(crate) fn api_keys(&self) -> Result<Vec<Secret>, Failure> {
-        let mut keys = self.http.api_key.value.clone();
-        if let Some(path) = &self.http.api_key_file.value {
-            keys.extend(parse_key_file(&read_text(path)?, &path.display().to_string())?);
-        }
-        Ok(keys)
+        keys_of(&self.http.api_key.value, self.http.api_key_file.value.as_deref())
     }
+
+    /// All admin keys, from options and from their file.
+    ///
+    /// # Errors
+    /// If the file can't be read or holds no key.
+    pub(crate) fn admin_api_keys(&self) -> Result<Vec<Secret>, Failure> {
+        keys_of(
+            &self.http.admin_api_key.value,
+            self.http.admin_api_key_file.value.as_deref(),
+        )
+    }
+}
+
+fn keys_of(given: &[Secret], file: Option<&Path>) -> Result<Vec<Secret>, Failure> {
+    let mut keys = given.to_vec();
+    if let Some(path) = file {
+        keys.extend(parse_key_file(&read_text(path)?, &path.display().to_string())?);
+    }
+    Ok(keys)
 }
 
 fn read_file(path: &Path, specs: &[Spec]) -> Result<Layer, Failure> {

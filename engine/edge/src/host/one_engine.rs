@@ -1,23 +1,22 @@
-//! One engine behind an edge, and keys that open all of it.
+//! One engine behind an edge, and the keys to it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::EngineClient;
 use kvasir_client::types::{ErrorCode, LoadReport, ModelInfo};
 
 use super::{Host, Knock, Terms, Visit, Wanted};
-use crate::config::{ApiKey, EdgeConfig, is_known_key};
+use crate::config::EdgeConfig;
 use crate::error::EdgeError;
 use crate::gate::PROBE_TIMEOUT;
+use crate::keys::Keys;
 use crate::metrics::Figures;
 use crate::pipeline::{Pipeline, PipelineOptions};
-use crate::routes::Scope;
 
 /// One engine, and the keys to it.
 pub(crate) struct OneEngine {
@@ -25,7 +24,7 @@ pub(crate) struct OneEngine {
     pipeline: Pipeline,
     info: Arc<ModelInfo>,
     model_names: Arc<[String]>,
-    keys: Vec<ApiKey>,
+    keys: Keys,
     max_stall: Duration,
 }
 
@@ -46,7 +45,7 @@ impl OneEngine {
             pipeline,
             info,
             model_names: model_names.into(),
-            keys: config.api_keys.clone(),
+            keys: config.keys(),
             max_stall: config.max_stall,
         })
     }
@@ -71,7 +70,7 @@ impl OneEngine {
 #[async_trait]
 impl Host for OneEngine {
     async fn enter(&self, knock: Knock<'_>) -> Result<Arc<dyn Visit>, ApiError> {
-        authorize(&self.keys, knock.route.scope, knock.headers)?;
+        self.keys.authorize(knock.route.scope, knock.headers)?;
         Ok(Arc::new(Guest {
             pipeline: self.pipeline.clone(),
         }))
@@ -160,46 +159,4 @@ impl Visit for Guest {
     }
 
     fn answered(&self, _status: StatusCode, _headers: &mut HeaderMap) {}
-}
-
-/// Refuses requests without a known key. The scheme's case doesn't matter, the key's does (C78).
-fn authorize(keys: &[ApiKey], scope: Scope, headers: &HeaderMap) -> Result<(), ApiError> {
-    if keys.is_empty() || scope == Scope::Public {
-        return Ok(());
-    }
-    let token = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| bearer_token(value.as_bytes()));
-    match token {
-        Some(token) if is_known_key(keys, token) => Ok(()),
-        Some(_) => Err(ApiError::new(
-            ErrorKind::Unauthorized,
-            "the API key is not known to this server",
-        )),
-        None => {
-            let message = "an API key is needed: send the header `Authorization: Bearer KEY`";
-            Err(ApiError::new(ErrorKind::Unauthorized, message))
-        }
-    }
-}
-
-fn bearer_token(value: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"bearer ")
-        .then(|| token.trim_ascii_start())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bearer_scheme_ignores_case_and_the_key_does_not_change() {
-        assert_eq!(bearer_token(b"Bearer AbC"), Some(&b"AbC"[..]));
-        assert_eq!(bearer_token(b"bEARER  AbC"), Some(&b"AbC"[..]));
-        assert_eq!(bearer_token(b"BearerAbC"), None);
-        assert_eq!(bearer_token(b"Basic AbC"), None);
-        assert_eq!(bearer_token(b"Bearer"), None);
-    }
 }
