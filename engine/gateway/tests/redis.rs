@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvasir_gateway::store::{Accounts, LimitStore, RedisStore, StoreError};
-use kvasir_gateway_core::limits::store::{ReferenceStore, keys};
-use kvasir_gateway_core::limits::{Amounts, Cost, Dimension, Exhausted, Limits, Mode, StoreAdjustment};
+use kvasir_gateway_core::limits::store::{ReferenceStore, Verdict, keys};
+use kvasir_gateway_core::limits::{
+    Amounts, Cost, Dimension, Ended, Exhausted, Handover, Instance, Ledger, Limits, Mode, RequestId,
+};
 use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::time::Micros;
 use proptest::prelude::*;
@@ -24,7 +26,6 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_mins(1);
-const LEASE: Duration = Duration::from_secs(30);
 
 /// A server on a Unix socket in a folder of its own.
 struct Server {
@@ -91,15 +92,21 @@ enum Action {
     Charge {
         tenant: usize,
         cost: (u64, u64),
+        /// Whether it's meant for an account that isn't there.
+        is_elsewhere: bool,
     },
     Settle {
         which: prop::sample::Index,
         percent: u64,
+        is_twice: bool,
     },
-    Merge {
+    /// Something settled, something that runs, something that's known already, and all of it once more if it `is_twice`.
+    HandOver {
         tenant: usize,
         age: u64,
         amount: u64,
+        known: prop::sample::Index,
+        is_twice: bool,
     },
     Renew {
         which: prop::sample::Index,
@@ -108,11 +115,15 @@ enum Action {
 }
 
 fn action() -> impl Strategy<Value = Action> {
+    let index = any::<prop::sample::Index>;
     prop_oneof![
-        8 => (0_usize..2, (0_u64..40, 0_u64..40)).prop_map(|(tenant, cost)| Action::Charge { tenant, cost }),
-        4 => (any::<prop::sample::Index>(), 0_u64..150).prop_map(|(which, percent)| Action::Settle { which, percent }),
-        1 => (0_usize..2, 0_u64..70, 0_u64..50).prop_map(|(tenant, age, amount)| Action::Merge { tenant, age, amount }),
-        1 => any::<prop::sample::Index>().prop_map(|which| Action::Renew { which }),
+        8 => (0_usize..2, (0_u64..40, 0_u64..40), prop::bool::weighted(0.1))
+            .prop_map(|(tenant, cost, is_elsewhere)| Action::Charge { tenant, cost, is_elsewhere }),
+        4 => (index(), 0_u64..150, any::<bool>())
+            .prop_map(|(which, percent, is_twice)| Action::Settle { which, percent, is_twice }),
+        2 => (0_usize..2, 0_u64..70, 0_u64..50, index(), any::<bool>())
+            .prop_map(|(tenant, age, amount, known, is_twice)| Action::HandOver { tenant, age, amount, known, is_twice }),
+        1 => index().prop_map(|which| Action::Renew { which }),
         2 => (0_u64..40).prop_map(Action::Age),
     ]
 }
@@ -124,8 +135,10 @@ struct Pair {
     prefix: String,
     reference: ReferenceStore,
     offset: u64,
-    open: Vec<(usize, String, u64, Amounts)>,
-    num_requests: usize,
+    open: Vec<(usize, RequestId, Amounts)>,
+    /// Makes ids.
+    ids: Ledger,
+    instances: [Option<Instance>; 2],
 }
 
 fn tenant(place: usize) -> TenantName {
@@ -159,7 +172,8 @@ impl Pair {
             reference: ReferenceStore::default(),
             offset: 0,
             open: Vec::new(),
-            num_requests: 0,
+            ids: Ledger::new("r", 1, Mode::Store),
+            instances: [None, None],
         }
     }
 
@@ -186,74 +200,108 @@ impl Pair {
     /// Takes a step at both. `None` if a second began meanwhile, so that nobody knows in which one it fell.
     async fn step(&mut self, action: &Action) -> Option<()> {
         let before = self.early_in_a_second().await;
-        match action {
-            Action::Charge { tenant, cost } => self.charge(*tenant, *cost, before).await,
-            Action::Settle { which, percent } if !self.open.is_empty() => {
-                let (place, request, slot, charged) = self.open.swap_remove(which.index(self.open.len()));
+        match *action {
+            Action::Charge {
+                tenant,
+                cost,
+                is_elsewhere,
+            } => self.charge(tenant, cost, is_elsewhere, before).await,
+            Action::Settle {
+                which,
+                percent,
+                is_twice,
+            } if !self.open.is_empty() => {
+                let (place, id, charged) = self.open.swap_remove(which.index(self.open.len()));
                 let actual = Amounts::from(charged.as_array().map(|amount| amount * percent / 100));
-                let adjustment = |slot| StoreAdjustment {
-                    tenant: tenant(place),
-                    slot,
-                    charged,
-                    actual,
-                };
-                // Slots of before the beginning of Redis' clock don't count there, nor here.
-                self.redis
-                    .settle(&adjustment(slot - self.offset), &request)
-                    .await
-                    .unwrap();
-                self.reference.settle(&adjustment(slot), &request, before);
+                let ended = [Ended { id, actual }];
+                for _ in 0..=usize::from(is_twice) {
+                    let instance = self.instances[place].clone().unwrap();
+                    let there = self.redis.settle(&tenant(place), &instance, &ended).await;
+                    let here = self.reference.settle(&tenant(place), &instance, &ended, before);
+                    assert_eq!(there.unwrap(), here);
+                }
             }
-            Action::Merge {
-                tenant: place,
+            Action::HandOver {
+                tenant,
                 age,
                 amount,
+                known,
+                is_twice,
             } => {
-                let items = [kvasir_gateway_core::limits::MergeItem {
-                    tenant: tenant(*place),
-                    age_seconds: *age,
-                    amounts: [1, 2 * amount, *amount, *amount].into(),
-                }];
-                let slot = self.redis.merge(&tenant(*place), &items).await.unwrap();
-                assert_eq!(slot + self.offset, self.reference.merge(&items, before));
+                for _ in 0..=usize::from(is_twice) {
+                    self.hand_over(tenant, (age, amount), known, before).await;
+                }
             }
             Action::Renew { which } if !self.open.is_empty() => {
-                let (place, request, ..) = &self.open[which.index(self.open.len())];
-                let requests = [request.clone(), "unknown".to_owned()];
-                self.redis.renew(&tenant(*place), &requests, LEASE).await.unwrap();
-                self.reference
-                    .renew(&tenant(*place), &[request, "unknown"], LEASE, before);
+                let (place, request, _) = self.open[which.index(self.open.len())].clone();
+                let instance = self.instances[place].clone().unwrap();
+                let ids = [request];
+                let there = self.redis.renew(&tenant(place), &instance, &ids).await;
+                let here = self.reference.renew(&tenant(place), &instance, &ids, before);
+                assert_eq!(there.unwrap(), here);
             }
-            Action::Age(seconds) => self.age(*seconds).await,
+            Action::Age(seconds) => self.age(seconds).await,
             Action::Settle { .. } | Action::Renew { .. } => {}
         }
         self.compare().await
     }
 
-    async fn charge(&mut self, place: usize, cost: (u64, u64), before: Micros) {
+    async fn hand_over(
+        &mut self,
+        place: usize,
+        (age, amount): (u64, u64),
+        known: prop::sample::Index,
+        before: Micros,
+    ) {
+        let amounts = Amounts::from([1, 2 * amount, amount, amount]);
+        let fresh = self.ids.new_id();
+        let mut open = vec![(fresh.clone(), age, amounts)];
+        let of_tenant: Vec<_> = self.open.iter().filter(|(of, ..)| *of == place).collect();
+        if !of_tenant.is_empty() {
+            let (_, id, charged) = of_tenant[known.index(of_tenant.len())];
+            open.push((id.clone(), age / 2, *charged));
+        }
+        let handover = Handover {
+            id: self.ids.new_id(),
+            expected: self.instances[place].clone(),
+            settled: vec![(age, amounts), (age / 3, amounts)],
+            open,
+        };
+        let there = self.redis.merge(&tenant(place), &handover).await.unwrap();
+        let here = self.reference.merge(&tenant(place), &handover, before);
+        assert_eq!(there, here);
+        if let kvasir_gateway_core::limits::Told::Done(instance) = here {
+            self.instances[place] = Some(instance);
+            self.open.push((place, fresh, amounts));
+        }
+    }
+
+    async fn charge(&mut self, place: usize, cost: (u64, u64), is_elsewhere: bool, before: Micros) {
         let cost = Cost {
             input_tokens: cost.0,
             output_tokens: cost.1,
         };
-        self.num_requests += 1;
-        let request = self.num_requests.to_string();
+        let id = self.ids.new_id();
         let (of, within) = (tenant(place), limits(place));
-        let there = self
-            .redis
-            .charge(&of, &within, cost, (&request, LEASE))
-            .await
-            .unwrap();
+        let known = if is_elsewhere {
+            Some(Instance("another".into()))
+        } else {
+            self.instances[place].clone()
+        };
+        let request = (&id, known.as_ref());
+        let there = self.redis.charge(&of, &within, cost, request).await.unwrap();
         let here = self
             .reference
-            .charge(&of, &within, cost.amounts(), (&request, LEASE), before);
+            .charge(&of, &within, cost.amounts(), request, before);
         match (there, here) {
-            (Ok(there), Ok(here)) => {
-                assert_eq!((there.num_running, there.used), (here.num_running, here.used));
-                assert_eq!(there.slot + self.offset, here.slot);
-                self.open.push((place, request, here.slot, cost.amounts()));
+            (Verdict::Refused(there), Verdict::Refused(here)) => assert_same_refusal(there, here),
+            (there, here) => {
+                assert_eq!(there, here);
+                if let Verdict::Admitted(admission) = here {
+                    self.instances[place] = Some(admission.instance);
+                    self.open.push((place, id, cost.amounts()));
+                }
             }
-            (Err(there), Err(here)) => assert_same_refusal(there, here),
-            (there, here) => panic!("Redis says {there:?}, the reference {here:?}"),
         }
     }
 
@@ -261,47 +309,66 @@ impl Pair {
     async fn age(&mut self, seconds: u64) {
         let script = redis::Script::new(
             "local fields = redis.call('HGETALL', KEYS[1])
-             redis.call('DEL', KEYS[1])
+             for i = 1, #fields, 2 do
+               if fields[i] ~= 'instance' then redis.call('HDEL', KEYS[1], fields[i]) end
+             end
              for i = 1, #fields, 2 do
                local at, dimension = string.match(fields[i], '^(%d+):(%d)$')
-               redis.call('HSET', KEYS[1], string.format('%d:%s', at - ARGV[1], dimension), fields[i + 1])
+               if at then redis.call('HSET', KEYS[1], string.format('%d:%s', at - ARGV[1], dimension), fields[i + 1]) end
              end
              for _, request in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
                redis.call('ZINCRBY', KEYS[2], -1000 * ARGV[1], request)
+             end
+             local records = redis.call('HGETALL', KEYS[3])
+             for i = 1, #records, 2 do
+               local at, rest = string.match(records[i + 1], '^(%d+)(:.*)$')
+               if at then redis.call('HSET', KEYS[3], records[i], string.format('%d%s', at - ARGV[1], rest)) end
+             end
+             for _, request in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
+               redis.call('ZINCRBY', KEYS[4], -ARGV[1], request)
              end",
         );
         for place in 0..2 {
-            let [window, leases] = keys(&self.prefix, &tenant(place));
             let mut call = script.prepare_invoke();
-            call.key(window).key(leases).arg(seconds);
-            let _: () = call.invoke_async(&mut self.connection).await.unwrap();
+            for key in keys(&self.prefix, &tenant(place)) {
+                call.key(key);
+            }
+            let _: () = call
+                .arg(seconds)
+                .invoke_async(&mut self.connection)
+                .await
+                .unwrap();
         }
         self.offset += seconds;
     }
 
-    /// Compares all sums by charges of nothing, which have no place to take.
+    /// Compares all sums by charges of nothing, which are cancelled.
     async fn compare(&mut self) -> Option<()> {
         for place in 0..2 {
             let now = self.now().await;
+            let id = self.ids.new_id();
             let (of, unlimited) = (tenant(place), Limits::default());
-            let there = self.redis.charge(
-                &of,
-                &unlimited,
-                Cost::default(),
-                ("probe", Duration::from_millis(1)),
-            );
-            let there = there.await.unwrap().unwrap();
+            let request = (&id, None);
+            let there = self.redis.charge(&of, &unlimited, Cost::default(), request);
+            let there = there.await.unwrap();
             let after = self.now().await;
-            let probe = ("probe", Duration::from_millis(1));
-            let here = self
-                .reference
-                .charge(&of, &unlimited, Cost::default().amounts(), probe, now)
-                .unwrap();
+            let nothing = Cost::default().amounts();
+            let here = self.reference.charge(&of, &unlimited, nothing, request, now);
             if now.0 / 1_000_000 != after.0 / 1_000_000 {
                 return None;
             }
-            assert_eq!(there.used, here.used, "{:?}", Dimension::ALL);
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            assert_eq!(there, here, "{:?}", Dimension::ALL);
+            let Verdict::Admitted(admission) = here else {
+                panic!("{here:?}");
+            };
+            let ended = [Ended {
+                id,
+                actual: Amounts::default(),
+            }];
+            let settled = self.redis.settle(&of, &admission.instance, &ended).await;
+            let here = self.reference.settle(&of, &admission.instance, &ended, now);
+            assert_eq!(settled.unwrap(), here);
+            self.instances[place] = Some(admission.instance);
         }
         Some(())
     }
@@ -387,13 +454,31 @@ async fn gateways_share_limits_lose_the_server_and_come_back() {
         assert!(start.elapsed() < DEADLINE, "they don't come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // They decide by the server as soon as it answers, and tell it at the same time what they admitted: that's done when this is.
+    // They decide by the server as soon as it answers, and tell it first what they admitted; a flush waits for all of it.
     for gateway in &gateways {
         gateway.flush(DEADLINE).await;
     }
-    // The server came back empty, and has heard of the 500 only. It refills by 17 tokens a second.
-    assert!(gateways[0].charge(&of, &limits, cost(950)).await.is_err());
-    alone.charge.cancel();
+    // The server came back empty, and has heard of everything again: the 100 that the first one settled meanwhile, and the 500.
+    assert_room(&gateways[0], &limits, 400).await;
+    alone.charge.settle(cost(10));
+    gateways[1].flush(DEADLINE).await;
+    assert_room(&gateways[0], &limits, 890).await;
+    assert_room(&gateways[1], &limits, 890).await;
+}
+
+/// There is room for exactly so many tokens.
+async fn assert_room(gateway: &Accounts, limits: &Limits, tokens: u64) {
+    let cost = |input_tokens| Cost {
+        input_tokens,
+        output_tokens: 0,
+    };
+    let of = tenant(0);
+    let refused = gateway.charge(&of, limits, cost(tokens + 1)).await;
+    assert!(refused.is_err(), "there is room for more than {tokens}");
+    let admitted = gateway.charge(&of, limits, cost(tokens)).await;
+    admitted.unwrap().charge.cancel();
+    gateway.flush(DEADLINE).await;
+    assert_eq!(gateway.figures().mode, Mode::Store);
 }
 
 #[tokio::test]

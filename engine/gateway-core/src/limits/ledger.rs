@@ -8,30 +8,35 @@
 //! of all shares without it. Without a change in the last 61 seconds it's at most the limit. (Where there are more replicas than the limit
 //! has units, a share is 1; read the number of replicas for the limit.)
 //!
-//! When the store is back, [`rejoin`](Ledger::rejoin) hands over what was admitted without it.
+//! What the store must hear is part of the accounts: [`next_call`](Ledger::next_call) says it, and [`told`](Ledger::told) takes the answer.
+//! Every request has an id, under which the store counts it once and settles it once, however often it's told; and every account of the
+//! store has an [`Instance`], so that a store that came back empty is noticed and hears everything of the last minute again. Law: after any
+//! losses, of calls, of answers and of the store's memory, as soon as nothing is left to be told the store holds of this replica exactly
+//! what it admitted: running requests at their estimates, others at what they came to.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::window::{Slot, Window};
-use super::{Amounts, Cost, Exhausted, Limits, Usage};
+use super::account::Account;
+use super::window::Slot;
+use super::{Amounts, Cost, Exhausted, Instance, Limits, RequestId, Usage};
 use crate::names::TenantName;
 use crate::time::Micros;
-
-/// How many periods without the store are remembered, so that their charges can be settled in the store.
-const MAX_PERIODS: usize = 16;
 
 /// All accounts of one replica.
 #[derive(Debug)]
 pub struct Ledger {
     accounts: BTreeMap<TenantName, Account>,
+    ids: Ids,
     replicas: u32,
     mode: Mode,
-    /// The current or last period without the store, from 1.
-    period: u64,
-    /// The last period whose charges were handed over to the store.
-    handed_over: u64,
-    /// What to add to a tenant's slot of a merged period to get the store's.
-    merged: BTreeMap<u64, BTreeMap<TenantName, i64>>,
+    num_forgotten: u64,
+}
+
+#[derive(Debug)]
+struct Ids {
+    replica: Arc<str>,
+    next: u64,
 }
 
 /// Who decides.
@@ -43,56 +48,68 @@ pub enum Mode {
     Alone,
 }
 
+/// Who is to be asked for a tenant's next request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Ask {
+    /// This replica: [`charge`](Ledger::charge).
+    Alone,
+    /// The store, after it has heard what it must ([`next_call`](Ledger::next_call)).
+    StoreLater,
+    /// The store, whose account must be this one; any if there is none.
+    Store(Option<Instance>),
+}
+
 /// An admitted request. It must be settled or cancelled; a charge that is dropped keeps its place in the tenant's concurrency for ever.
 #[must_use = "a charge that is dropped occupies its tenant's concurrency for ever"]
 #[derive(Debug)]
 pub struct Charge {
     tenant: TenantName,
-    slot: Slot,
-    amounts: Amounts,
-    home: Home,
+    id: RequestId,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Home {
-    /// The slot of the store.
-    Store(u64),
-    /// The period without the store.
-    Alone(u64),
-}
-
-/// What a settlement changes in the store.
+/// What the store must hear of one tenant.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct StoreAdjustment {
-    /// The account.
-    pub tenant: TenantName,
-    /// The store's slot of the charge.
-    pub slot: u64,
-    /// What was charged.
-    pub charged: Amounts,
-    /// What it came to.
+pub enum Call {
+    /// What it hasn't heard.
+    HandOver(Handover),
+    /// What became of requests that it knows.
+    Settle {
+        /// Its account; another one hasn't heard of them.
+        instance: Instance,
+        /// The requests.
+        ended: Vec<Ended>,
+    },
+}
+
+/// What the store hasn't heard of one tenant. Told twice, it counts once.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Handover {
+    /// Its name, unique among all requests and handovers of all replicas.
+    pub id: RequestId,
+    /// The account that it's for; any if there is none.
+    pub expected: Option<Instance>,
+    /// What was settled, by its age in seconds.
+    pub settled: Vec<(u64, Amounts)>,
+    /// What runs, with its age and estimate. What the store knows already it doesn't count again.
+    pub open: Vec<(RequestId, u64, Amounts)>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ended {
+    /// The request.
+    pub id: RequestId,
+    /// What it came to; nothing if it never ran.
     pub actual: Amounts,
 }
 
-/// What was admitted without the store, for the store.
+/// The store's answer to a call.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Merge {
-    period: u64,
-    /// This replica's slot at the time of the merge; the store's answer says what its own is.
-    pub slot: u64,
-    /// What to add.
-    pub items: Vec<MergeItem>,
-}
-
-/// A part of a [`Merge`].
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct MergeItem {
-    /// The account.
-    pub tenant: TenantName,
-    /// How many seconds before the merge it was.
-    pub age_seconds: u64,
-    /// How much.
-    pub amounts: Amounts,
+pub enum Told {
+    /// It's done, by this account.
+    Done(Instance),
+    /// The store has another account, or none, and did nothing.
+    Elsewhere,
 }
 
 /// What a tenant has had since the ledger began, exact to the token.
@@ -106,24 +123,18 @@ pub struct Totals {
     pub num_running: u32,
 }
 
-#[derive(Debug, Default)]
-struct Account {
-    window: Window,
-    /// What of the window the store hasn't heard of.
-    unshared: Window,
-    totals: Totals,
-}
-
 impl Ledger {
-    /// An empty ledger of one of `replicas` replicas, as the operator counts them.
-    pub fn new(replicas: u32, mode: Mode) -> Self {
+    /// An empty ledger of one of `replicas` replicas, as the operator counts them. No other replica, now or before, has this name.
+    pub fn new(replica: &str, replicas: u32, mode: Mode) -> Self {
         Self {
             accounts: BTreeMap::new(),
+            ids: Ids {
+                replica: replica.into(),
+                next: 0,
+            },
             replicas: replicas.max(1),
             mode,
-            period: 1,
-            handed_over: 0,
-            merged: BTreeMap::new(),
+            num_forgotten: 0,
         }
     }
 
@@ -137,7 +148,25 @@ impl Ledger {
         self.replicas = replicas.max(1);
     }
 
-    /// Admits a request by this replica's share of the limits, or refuses it and changes nothing. For [`Mode::Alone`].
+    /// An id for a request.
+    pub fn new_id(&mut self) -> RequestId {
+        self.ids.next()
+    }
+
+    /// Who is to be asked for a tenant's next request.
+    pub fn ask(&mut self, tenant: &TenantName, now: Micros) -> Ask {
+        if self.mode == Mode::Alone {
+            return Ask::Alone;
+        }
+        let account = self.account(tenant, now);
+        if account.has_unheard() {
+            Ask::StoreLater
+        } else {
+            Ask::Store(account.known())
+        }
+    }
+
+    /// Admits a request by this replica's share of the limits, or refuses it and changes nothing.
     ///
     /// # Errors
     /// There is no room.
@@ -150,96 +179,114 @@ impl Ledger {
     ) -> Result<Charge, Exhausted> {
         let share = limits.share(self.replicas);
         let amounts = estimate.amounts();
-        let account = self.accounts.entry(tenant.clone()).or_default();
-        account.advance(now);
+        let id = self.ids.next();
+        let account = self.account(tenant, now);
         if let Some(limit) = share.concurrency
             && account.totals.num_running >= limit
         {
             return Err(Exhausted::Concurrency { limit });
         }
         account.window.check(&share, amounts, now)?;
-        let slot = account.admit(amounts);
-        account.unshared.add(slot, amounts);
-        Ok(Charge {
-            tenant: tenant.clone(),
-            slot,
-            amounts,
-            home: Home::Alone(self.period),
-        })
+        account.admit(id.clone(), amounts);
+        let tenant = tenant.clone();
+        Ok(Charge { tenant, id })
     }
 
-    /// Records a request that the store admitted into its slot `store_slot`. For [`Mode::Store`].
-    pub fn record(&mut self, tenant: &TenantName, estimate: Cost, now: Micros, store_slot: u64) -> Charge {
-        let amounts = estimate.amounts();
-        let account = self.accounts.entry(tenant.clone()).or_default();
-        account.advance(now);
-        Charge {
-            tenant: tenant.clone(),
-            slot: account.admit(amounts),
-            amounts,
-            home: Home::Store(store_slot),
-        }
+    /// Records a request that an account of the store admitted.
+    pub fn record(
+        &mut self,
+        tenant: &TenantName,
+        id: RequestId,
+        estimate: Cost,
+        by: &Instance,
+        now: Micros,
+    ) -> Charge {
+        let fresh = self.ids.next();
+        let account = self.account(tenant, now);
+        let id = account.admit_by(id, fresh, estimate.amounts(), by);
+        let tenant = tenant.clone();
+        Charge { tenant, id }
     }
 
-    /// Corrects a charge to what the request really had, and says what to correct in the store.
-    pub fn settle(&mut self, charge: Charge, actual: Cost, now: Micros) -> Option<StoreAdjustment> {
-        self.correct(charge, actual.amounts(), now)
+    /// The store was asked for a request and its answer was lost: it must take it back if it has it. If the request runs all the same, it's
+    /// [charged](Self::charge) like one that the store wasn't asked for.
+    pub fn doubt(&mut self, tenant: &TenantName, id: RequestId, now: Micros) {
+        self.account(tenant, now).doubt(id);
+    }
+
+    /// The store said that its account isn't the one which it was asked as.
+    pub fn elsewhere(&mut self, tenant: &TenantName, known: Option<&Instance>, now: Micros) {
+        self.account(tenant, now).forget_instance(known);
+    }
+
+    /// Corrects a charge to what the request really had.
+    pub fn settle(&mut self, charge: Charge, actual: Cost, now: Micros) {
+        let Charge { tenant, id } = charge;
+        self.account(&tenant, now).settle(&id, actual.amounts());
     }
 
     /// Takes a charge back: the request never reached an engine.
-    pub fn cancel(&mut self, charge: Charge, now: Micros) -> Option<StoreAdjustment> {
-        self.correct(charge, Amounts::default(), now)
+    pub fn cancel(&mut self, charge: Charge, now: Micros) {
+        let Charge { tenant, id } = charge;
+        self.account(&tenant, now).settle(&id, Amounts::default());
     }
 
     /// The store is away: from now on [`charge`](Self::charge) decides.
     pub fn leave(&mut self) {
-        if self.mode == Mode::Store {
-            self.mode = Mode::Alone;
-            self.period += 1;
-        }
+        self.mode = Mode::Alone;
     }
 
-    /// The store is back: from now on it decides, and the returned value must be added to it; then call [`merged`](Self::merged). If that
-    /// fails, [`leave`](Self::leave) again: what was handed over stays in this replica's own window.
-    pub fn rejoin(&mut self, now: Micros) -> Merge {
+    /// The store is back: from now on it decides, on each tenant as soon as it has heard what it must.
+    pub fn rejoin(&mut self) {
         self.mode = Mode::Store;
-        self.handed_over = self.period;
-        let slot = Slot::at(now);
-        let mut items = Vec::new();
-        for (tenant, account) in &mut self.accounts {
-            account.advance(now);
-            let unshared = std::mem::take(&mut account.unshared);
-            items.extend(unshared.filled().map(|(filled, amounts)| MergeItem {
-                tenant: tenant.clone(),
-                age_seconds: slot.0.saturating_sub(filled.0),
-                amounts,
-            }));
-        }
-        Merge {
-            period: self.period,
-            slot: slot.0,
-            items,
+    }
+
+    /// Tenants of whom the store must hear something.
+    pub fn untold(&self) -> Vec<TenantName> {
+        let untold = self.accounts.iter().filter(|(_, account)| account.has_calls());
+        untold.map(|(tenant, _)| tenant.clone()).collect()
+    }
+
+    /// What the store must hear next of a tenant; the same again until it's [`told`](Self::told). One call for a tenant at a time.
+    pub fn next_call(&mut self, tenant: &TenantName, now: Micros) -> Option<Call> {
+        let account = self.accounts.get_mut(tenant)?;
+        account.advance(Slot::at(now));
+        self.num_forgotten += account.forget_old_ends() as u64;
+        account.next_call(|| self.ids.next())
+    }
+
+    /// The store has answered a call. (If it hasn't, nothing changes.)
+    pub fn told(&mut self, tenant: &TenantName, call: &Call, told: &Told) {
+        if let Some(account) = self.accounts.get_mut(tenant) {
+            account.told(call, told);
         }
     }
 
-    /// The store took these tenants' parts of a merge when its own slots were these. Charges of that time can now be settled there.
-    pub fn merged(&mut self, merge: &Merge, store_slots: &BTreeMap<TenantName, u64>) {
-        let offsets = store_slots
-            .iter()
-            .map(|(tenant, slot)| (tenant.clone(), *slot as i64 - merge.slot as i64));
-        self.merged.insert(merge.period, offsets.collect());
-        while self.merged.len() > MAX_PERIODS {
-            self.merged.pop_first();
+    /// The accounts of the store that know requests of this replica, and those of them that run: their leases must be renewed, and whether
+    /// the store still has these accounts must be asked from time to time.
+    pub fn leases(&mut self, now: Micros) -> Vec<(TenantName, Instance, Vec<RequestId>)> {
+        let mut leases = Vec::new();
+        for (tenant, account) in &mut self.accounts {
+            account.advance(Slot::at(now));
+            leases.extend(
+                account
+                    .leases()
+                    .map(|(instance, ids)| (tenant.clone(), instance, ids)),
+            );
         }
+        leases
+    }
+
+    /// Ends of requests that the store never heard of, because it was away for too long.
+    pub fn num_forgotten(&self) -> u64 {
+        self.num_forgotten
     }
 
     /// The state of this replica's share of a tenant's limits. For [`Mode::Alone`]; the store's word is in
     /// [`Admission::usage`](super::store::Admission::usage).
     pub fn usage(&mut self, tenant: &TenantName, limits: &Limits, now: Micros) -> Usage {
         let share = limits.share(self.replicas);
-        let account = self.accounts.entry(tenant.clone()).or_default();
-        account.advance(now);
-        account.window.usage(&share, now)
+        self.account(tenant, now).window.usage(&share, now)
     }
 
     /// What a tenant has had; nothing for an unknown one.
@@ -256,58 +303,19 @@ impl Ledger {
             .retain(|name, account| is_kept(name) || account.totals.num_running > 0);
     }
 
-    fn correct(&mut self, charge: Charge, actual: Amounts, now: Micros) -> Option<StoreAdjustment> {
-        let Charge {
-            tenant,
-            slot,
-            amounts: charged,
-            home,
-        } = charge;
+    fn account(&mut self, tenant: &TenantName, now: Micros) -> &mut Account {
         let account = self.accounts.entry(tenant.clone()).or_default();
-        account.advance(now);
-        account.correct(slot, charged, actual);
-        let store_slot = match home {
-            Home::Store(store_slot) => store_slot,
-            Home::Alone(period) => match self.merged.get(&period).and_then(|of| of.get(&tenant)) {
-                Some(offset) => slot.0.saturating_add_signed(*offset),
-                // Nobody knows where the store put it; it keeps the estimate until that's a minute old.
-                None if period <= self.handed_over => return None,
-                None => {
-                    account.unshared.take(slot, charged);
-                    account.unshared.add(slot, actual);
-                    return None;
-                }
-            },
-        };
-        (charged != actual).then_some(StoreAdjustment {
-            tenant,
-            slot: store_slot,
-            charged,
-            actual,
-        })
+        account.advance(Slot::at(now));
+        account
     }
 }
 
-impl Account {
-    fn advance(&mut self, now: Micros) {
-        self.window.advance(Slot::at(now));
-        // One clock for both, so that a slot of one is a slot of the other.
-        self.unshared.advance(self.window.newest());
-    }
-
-    fn admit(&mut self, amounts: Amounts) -> Slot {
-        let slot = self.window.newest();
-        self.window.add(slot, amounts);
-        self.totals.reserved = self.totals.reserved.zip(amounts, u64::saturating_add);
-        self.totals.num_running += 1;
-        slot
-    }
-
-    fn correct(&mut self, slot: Slot, charged: Amounts, actual: Amounts) {
-        self.window.take(slot, charged);
-        self.window.add(slot, actual);
-        self.totals.reserved = self.totals.reserved.zip(charged, u64::saturating_sub);
-        self.totals.settled = self.totals.settled.zip(actual, u64::saturating_add);
-        self.totals.num_running = self.totals.num_running.saturating_sub(1);
+impl Ids {
+    fn next(&mut self) -> RequestId {
+        self.next += 1;
+        RequestId {
+            replica: Arc::clone(&self.replica),
+            number: self.next,
+        }
     }
 }

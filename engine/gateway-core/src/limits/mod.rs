@@ -14,7 +14,9 @@
 //! Invariants, each a property in `tests`: no amount is negative; time only ever frees room; equal histories give equal accounts in any
 //! order of settlement; a refusal's `retry_after` is exact.
 
+mod account;
 mod headers;
+mod ids;
 mod ledger;
 pub mod script;
 pub mod store;
@@ -23,7 +25,11 @@ mod window;
 use std::time::Duration;
 
 pub use headers::{rate_limit_headers, retry_after_seconds};
-pub use ledger::{Charge, Ledger, Merge, MergeItem, Mode, StoreAdjustment, Totals};
+pub use ids::{Instance, RequestId};
+pub use ledger::{Ask, Call, Charge, Ended, Handover, Ledger, Mode, Told, Totals};
+
+/// How long a request counts as running in the store after its replica last said so. A replica that dies frees its places after this time.
+pub const LEASE: Duration = Duration::from_secs(30);
 
 /// The largest limit and the largest cost: doubles, in which the store's scripts count, are exact beyond the sum of a window of these.
 pub const MAX_AMOUNT: u64 = 1 << 45;

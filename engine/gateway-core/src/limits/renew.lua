@@ -1,18 +1,18 @@
 -- Prolongs the leases of running requests, so that only those of a replica that died run out.
 --
--- KEYS[1]   the sorted set of charging
--- ARGV[1]   the length of a lease in milliseconds
--- ARGV[2..] ids of running requests
+-- KEYS[1-2] as for charging
+-- ARGV[1]   the instance that this account must be
+-- ARGV[2]   the length of a lease in milliseconds
+-- ARGV[3..] ids of running requests
 --
--- Answers how many still had a lease.
+-- Answers 1, or 0 if this is another instance and nothing was done.
+if redis.call('HGET', KEYS[1], 'instance') ~= ARGV[1] then return 0 end
 local time = redis.call('TIME')
-local ends = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[1])
-local renewed = 0
-for i = 2, #ARGV do
-  if redis.call('ZSCORE', KEYS[1], ARGV[i]) then
-    redis.call('ZADD', KEYS[1], 'GT', ends, ARGV[i])
-    renewed = renewed + 1
-  end
+local ends = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[2])
+for i = 3, #ARGV do
+  redis.call('ZADD', KEYS[2], 'GT', ends, ARGV[i])
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[1], 'GT')
-return renewed
+redis.call('PEXPIRE', KEYS[1], 62000)
+redis.call('PEXPIRE', KEYS[2], ARGV[2], 'NX')
+redis.call('PEXPIRE', KEYS[2], ARGV[2], 'GT')
+return 1

@@ -2,61 +2,80 @@
 
 use std::time::Duration;
 
-use super::store::Admission;
-use super::{Amounts, Cost, Dimension, DimensionUsage, Exhausted, Limits, MergeItem, StoreAdjustment, Usage};
+use super::store::{Admission, Verdict};
+use super::{
+    Amounts, Cost, Dimension, DimensionUsage, Ended, Exhausted, Handover, Instance, LEASE, Limits, RequestId,
+    Usage,
+};
 
-/// What a charge's script is given, after its keys.
-pub fn charge_arguments(limits: &Limits, estimate: Cost, request: &str, lease: Duration) -> Vec<String> {
+/// What a charge's script is given, after its keys. The account must be the known one, if there is one.
+pub fn charge_arguments(
+    limits: &Limits,
+    estimate: Cost,
+    request: &RequestId,
+    known: Option<&Instance>,
+) -> Vec<String> {
     let none_or = |limit: Option<u64>| limit.map_or("-1".to_owned(), |limit| limit.to_string());
     let mut arguments: Vec<String> = Dimension::ALL
         .map(|dimension| none_or(limits.per_minute(dimension)))
         .to_vec();
     arguments.extend(amounts(estimate.amounts()));
     arguments.push(none_or(limits.concurrency.map(u64::from)));
-    arguments.push(request.to_owned());
-    arguments.push(lease.as_millis().to_string());
+    arguments.push(request.to_string());
+    arguments.push(lease());
+    arguments.push(any_or(known));
     arguments
 }
 
-/// What a settlement's script is given. `request` is empty for one that has no lease, because it was admitted without the store.
-pub fn settle_arguments(adjustment: &StoreAdjustment, request: &str) -> Vec<String> {
-    let mut arguments = vec![adjustment.slot.to_string()];
-    arguments.extend(amounts(adjustment.charged));
-    arguments.extend(amounts(adjustment.actual));
-    arguments.push(request.to_owned());
+/// What a settlement's script is given.
+pub fn settle_arguments(instance: &Instance, ended: &[Ended]) -> Vec<String> {
+    let mut arguments = vec![instance.to_string()];
+    for Ended { id, actual } in ended {
+        arguments.push(id.to_string());
+        arguments.extend(amounts(*actual));
+    }
     arguments
 }
 
-/// What a merge's script is given, for the items of one tenant.
-pub fn merge_arguments<'a>(items: impl IntoIterator<Item = &'a MergeItem>) -> Vec<String> {
-    let of_item = |item: &MergeItem| {
-        let age = std::iter::once(item.age_seconds.to_string());
-        age.chain(amounts(item.amounts)).collect::<Vec<_>>()
-    };
-    items.into_iter().flat_map(of_item).collect()
+/// What a merge's script is given.
+pub fn merge_arguments(handover: &Handover) -> Vec<String> {
+    let mut arguments = vec![
+        handover.id.to_string(),
+        any_or(handover.expected.as_ref()),
+        lease(),
+        handover.settled.len().to_string(),
+    ];
+    for (age, of) in &handover.settled {
+        arguments.push(age.to_string());
+        arguments.extend(amounts(*of));
+    }
+    for (id, age, of) in &handover.open {
+        arguments.extend([id.to_string(), age.to_string()]);
+        arguments.extend(amounts(*of));
+    }
+    arguments
 }
 
 /// What a renewal's script is given.
-pub fn renew_arguments<'a>(lease: Duration, requests: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let lease = std::iter::once(lease.as_millis().to_string());
-    lease.chain(requests.into_iter().map(str::to_owned)).collect()
+pub fn renew_arguments(instance: &Instance, requests: &[RequestId]) -> Vec<String> {
+    let first = [instance.to_string(), lease()];
+    first
+        .into_iter()
+        .chain(requests.iter().map(RequestId::to_string))
+        .collect()
 }
 
 /// What a charge's script answered; `None` if it's no answer of that script.
-pub fn charge_answer(
-    answer: &[i64],
-    limits: &Limits,
-    estimate: Cost,
-) -> Option<Result<Admission, Exhausted>> {
-    let [verdict, slot, num_running, used @ .., retry] = answer else {
+pub fn charge_answer(answer: &[i64], instance: &str, limits: &Limits, estimate: Cost) -> Option<Verdict> {
+    let [verdict, num_running, used @ .., retry] = answer else {
         return None;
     };
     let used: [i64; 4] = used.try_into().ok()?;
     let used = used.map(|amount| u64::try_from(amount).unwrap_or(0));
     let refused = match usize::try_from(*verdict).ok()? {
-        0 => {
-            return Some(Ok(Admission {
-                slot: u64::try_from(*slot).ok()?,
+        0 if !instance.is_empty() => {
+            return Some(Verdict::Admitted(Admission {
+                instance: Instance(instance.into()),
                 num_running: u32::try_from(*num_running).ok()?,
                 used: Amounts::from(used),
             }));
@@ -64,8 +83,9 @@ pub fn charge_answer(
         5 => Exhausted::Concurrency {
             limit: limits.concurrency?,
         },
+        6 => return Some(Verdict::Elsewhere),
         place => {
-            let dimension = *Dimension::ALL.get(place - 1)?;
+            let dimension = *Dimension::ALL.get(place.checked_sub(1)?)?;
             Exhausted::PerMinute {
                 dimension,
                 limit: limits.per_minute(dimension)?,
@@ -75,7 +95,7 @@ pub fn charge_answer(
             }
         }
     };
-    Some(Err(refused))
+    Some(Verdict::Refused(refused))
 }
 
 impl Admission {
@@ -93,4 +113,12 @@ impl Admission {
 
 fn amounts(amounts: Amounts) -> [String; 4] {
     amounts.as_array().map(|amount| amount.to_string())
+}
+
+fn lease() -> String {
+    LEASE.as_millis().to_string()
+}
+
+fn any_or(instance: Option<&Instance>) -> String {
+    instance.map(Instance::to_string).unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use crate::names::TenantName;
 use crate::time::Micros;
 
 mod arguments;
+mod losses;
 mod model;
 mod sharing;
 
@@ -12,6 +13,10 @@ const SECOND: u64 = 1_000_000;
 
 fn tenant() -> TenantName {
     TenantName::new("team").unwrap()
+}
+
+fn alone() -> Ledger {
+    Ledger::new("r", 1, Mode::Alone)
 }
 
 fn tokens(input_tokens: u64, output_tokens: u64) -> Cost {
@@ -35,7 +40,7 @@ fn at(seconds: u64) -> Micros {
 
 #[test]
 fn a_refusal_names_the_limit_that_frees_up_last() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let limits = per_minute(2, 100);
     let mut charge = |cost, now| ledger.charge(&tenant(), &limits, cost, now);
     let _first = charge(tokens(1, 0), at(0)).unwrap();
@@ -53,7 +58,7 @@ fn a_refusal_names_the_limit_that_frees_up_last() {
 
 #[test]
 fn a_request_above_the_limit_is_told_not_to_wait() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let refused = ledger
         .charge(&tenant(), &per_minute(10, 100), tokens(100, 1), at(0))
         .unwrap_err();
@@ -63,7 +68,7 @@ fn a_request_above_the_limit_is_told_not_to_wait() {
 
 #[test]
 fn concurrency_is_freed_by_settling_and_by_cancelling() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let limits = Limits {
         concurrency: Some(2),
         ..Limits::default()
@@ -84,7 +89,7 @@ fn concurrency_is_freed_by_settling_and_by_cancelling() {
 
 #[test]
 fn a_settlement_frees_what_the_estimate_held_and_a_cancellation_the_request_too() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let limits = per_minute(2, 100);
     let charge = ledger.charge(&tenant(), &limits, tokens(40, 60), at(0)).unwrap();
     assert!(ledger.charge(&tenant(), &limits, tokens(1, 0), at(1)).is_err());
@@ -98,7 +103,7 @@ fn a_settlement_frees_what_the_estimate_held_and_a_cancellation_the_request_too(
 
 #[test]
 fn a_settlement_above_its_estimate_is_counted() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let limits = per_minute(10, 100);
     let charge = ledger.charge(&tenant(), &limits, tokens(10, 10), at(0)).unwrap();
     ledger.settle(charge, tokens(10, 200), at(5));
@@ -110,7 +115,7 @@ fn a_settlement_above_its_estimate_is_counted() {
 
 #[test]
 fn tenants_do_not_share_accounts() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let other = TenantName::new("other").unwrap();
     let limits = per_minute(1, 10);
     let _first = ledger.charge(&tenant(), &limits, tokens(1, 1), at(0)).unwrap();
@@ -120,7 +125,7 @@ fn tenants_do_not_share_accounts() {
 
 #[test]
 fn a_clock_that_goes_back_frees_nothing() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let limits = per_minute(1, 10);
     let _first = ledger.charge(&tenant(), &limits, tokens(1, 1), at(100)).unwrap();
     assert!(ledger.charge(&tenant(), &limits, tokens(1, 1), at(0)).is_err());
@@ -129,7 +134,7 @@ fn a_clock_that_goes_back_frees_nothing() {
 
 #[test]
 fn a_forgotten_tenant_is_kept_while_it_has_something_running() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     let charge = ledger
         .charge(&tenant(), &Limits::default(), tokens(1, 1), at(0))
         .unwrap();
@@ -142,7 +147,7 @@ fn a_forgotten_tenant_is_kept_while_it_has_something_running() {
 
 #[test]
 fn no_amount_overflows() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
+    let mut ledger = alone();
     for _ in 0..1000 {
         let charge = ledger
             .charge(&tenant(), &Limits::default(), tokens(u64::MAX, u64::MAX), at(0))

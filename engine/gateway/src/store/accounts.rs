@@ -1,12 +1,12 @@
 //! What the gateway asks.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kvasir_gateway_core::limits::store::Verdict;
 use kvasir_gateway_core::limits::{
-    Charge, Cost, Exhausted, Ledger, Limits, Mode, StoreAdjustment, Totals, Usage,
+    Ask, Charge, Cost, Exhausted, Instance, Ledger, Limits, Mode, RequestId, Totals, Usage,
 };
 use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::time::Micros;
@@ -15,12 +15,13 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::keeper::{self, LEASE, Update};
+use super::keeper::{self, Task};
 use super::{LimitStore, StoreError};
 
-/// Updates that wait to be sent to the store: a few seconds of a busy gateway. More are dropped, and the account keeps their estimates until they
-/// are a minute old.
-const MAX_UPDATES: usize = 65_536;
+/// Tasks that wait for the keeper. It looks for more by itself, so that none is lost.
+const MAX_TASKS: usize = 65_536;
+/// How often a charge comes back to the store after it had to be told something first.
+const MAX_ASKS: usize = 3;
 
 /// All accounts of one gateway. A clone is the same accounts.
 #[derive(Clone, Debug)]
@@ -49,8 +50,8 @@ pub struct OpenCharge {
 
 #[derive(Debug)]
 struct Open {
+    tenant: TenantName,
     charge: Charge,
-    lease: Option<(TenantName, String)>,
 }
 
 /// How the accounts and their store fare.
@@ -64,31 +65,20 @@ pub struct AccountsFigures {
     pub num_failures: u64,
     /// How often the store was lost.
     pub num_losses: u64,
-    /// Updates that the store will never get: the queue was full, or they were too old when it came back.
+    /// Settlements that the store will never get: they were too old when it came back.
     pub num_dropped_updates: u64,
 }
 
 /// What the keeper shares.
 #[derive(Debug)]
 pub(super) struct Shared {
-    state: Mutex<State>,
-    pub(super) store: Option<Arc<dyn LimitStore>>,
-    updates: mpsc::Sender<Update>,
+    ledger: Mutex<Ledger>,
+    store: Option<Arc<dyn LimitStore>>,
+    tasks: mpsc::Sender<Task>,
     /// The beginning of the ledger's clock.
     start: Instant,
-    /// What this gateway's requests are called in the store.
-    name: String,
-    num_requests: AtomicU64,
     num_failures: AtomicU64,
     num_losses: AtomicU64,
-    pub(super) num_dropped_updates: AtomicU64,
-}
-
-#[derive(Debug)]
-pub(super) struct State {
-    pub(super) ledger: Ledger,
-    /// Leases of running requests.
-    pub(super) leases: BTreeMap<TenantName, BTreeSet<String>>,
 }
 
 impl Accounts {
@@ -103,8 +93,8 @@ impl Accounts {
 
     /// Accounts that are shared through a store. Call it within a runtime.
     pub fn with_store(replicas: u32, store: Arc<dyn LimitStore>) -> Self {
-        let (shared, updates) = Shared::new(replicas, Some(store));
-        let keeper = tokio::spawn(keeper::keep(Arc::clone(&shared), updates));
+        let (shared, tasks) = Shared::new(replicas, Some(Arc::clone(&store)));
+        let keeper = tokio::spawn(keeper::keep(Arc::clone(&shared), store, tasks));
         Self {
             shared,
             _keeper: Some(Arc::new(AbortOnDropHandle::new(keeper))),
@@ -122,7 +112,7 @@ impl Accounts {
         estimate: Cost,
     ) -> Result<Admitted, Exhausted> {
         let store = match &self.shared.store {
-            Some(store) if self.shared.lock().ledger.mode() == Mode::Store => Arc::clone(store),
+            Some(store) if self.shared.lock().mode() == Mode::Store => Arc::clone(store),
             _ => return self.shared.charge_alone(tenant, limits, estimate),
         };
         let (sender, answer) = oneshot::channel();
@@ -143,37 +133,38 @@ impl Accounts {
 
     /// What a tenant has had since this gateway began, exact to the token.
     pub fn totals(&self, tenant: &TenantName) -> Totals {
-        self.shared.lock().ledger.totals(tenant)
+        self.shared.lock().totals(tenant)
     }
 
     /// How many gateways there are now.
     pub fn set_replicas(&self, replicas: u32) {
-        self.shared.lock().ledger.set_replicas(replicas);
+        self.shared.lock().set_replicas(replicas);
     }
 
     /// Forgets tenants that are gone from the configuration and have nothing running.
     pub fn retain(&self, is_kept: impl Fn(&TenantName) -> bool) {
-        self.shared.lock().ledger.retain(is_kept);
+        self.shared.lock().retain(is_kept);
     }
 
     /// Waits until all settlements so far have been sent to the store, at most so long: for the end of the process.
     pub async fn flush(&self, at_most: Duration) {
-        let (sender, done) = oneshot::channel();
-        if self.shared.store.is_some() && self.shared.updates.send(Update::Flush(sender)).await.is_ok() {
+        if self.shared.store.is_some() {
+            let flushed = self.shared.ask(Task::Flush);
             // Whether it's done or out of time, there is nothing more to do.
-            drop(tokio::time::timeout(at_most, done).await);
+            drop(tokio::time::timeout(at_most, flushed).await);
         }
     }
 
     /// How the accounts and their store fare.
     pub fn figures(&self) -> AccountsFigures {
         let shared = &self.shared;
+        let ledger = shared.lock();
         AccountsFigures {
-            mode: shared.lock().ledger.mode(),
+            mode: ledger.mode(),
             has_store: shared.store.is_some(),
             num_failures: shared.num_failures.load(Relaxed),
             num_losses: shared.num_losses.load(Relaxed),
-            num_dropped_updates: shared.num_dropped_updates.load(Relaxed),
+            num_dropped_updates: ledger.num_forgotten(),
         }
     }
 }
@@ -195,23 +186,21 @@ impl OpenCharge {
     }
 
     fn close(&mut self, actual: Option<Cost>) {
-        let Some(Open { charge, lease }) = self.open.take() else {
+        let Some(Open { tenant, charge }) = self.open.take() else {
             return;
         };
         let now = self.shared.now();
-        let adjustment = {
-            let mut state = self.shared.lock();
-            if let Some((tenant, request)) = &lease
-                && let Some(leases) = state.leases.get_mut(tenant)
-            {
-                leases.remove(request);
-            }
+        {
+            let mut ledger = self.shared.lock();
             match actual {
-                Some(actual) => state.ledger.settle(charge, actual, now),
-                None => state.ledger.cancel(charge, now),
+                Some(actual) => ledger.settle(charge, actual, now),
+                None => ledger.cancel(charge, now),
             }
-        };
-        self.shared.queue(adjustment, lease);
+        }
+        // If the keeper has too much to do, it finds this one in its own time.
+        if self.shared.store.is_some() && self.shared.tasks.try_send(Task::Tell(tenant)).is_err() {
+            tracing::debug!("a settlement waits for the keeper's next round");
+        }
     }
 }
 
@@ -222,29 +211,24 @@ impl Drop for OpenCharge {
 }
 
 impl Shared {
-    fn new(replicas: u32, store: Option<Arc<dyn LimitStore>>) -> (Arc<Self>, mpsc::Receiver<Update>) {
-        let (updates, receiver) = mpsc::channel(MAX_UPDATES);
+    fn new(replicas: u32, store: Option<Arc<dyn LimitStore>>) -> (Arc<Self>, mpsc::Receiver<Task>) {
+        let (tasks, receiver) = mpsc::channel(MAX_TASKS);
         let mode = if store.is_some() { Mode::Store } else { Mode::Alone };
+        let name = Uuid::new_v4().simple().to_string();
         let shared = Self {
-            state: Mutex::new(State {
-                ledger: Ledger::new(replicas, mode),
-                leases: BTreeMap::new(),
-            }),
+            ledger: Mutex::new(Ledger::new(&name, replicas, mode)),
             store,
-            updates,
+            tasks,
             start: Instant::now(),
-            name: Uuid::new_v4().simple().to_string(),
-            num_requests: AtomicU64::new(0),
             num_failures: AtomicU64::new(0),
             num_losses: AtomicU64::new(0),
-            num_dropped_updates: AtomicU64::new(0),
         };
         (Arc::new(shared), receiver)
     }
 
     /// No code that can panic runs while it's held, and all of the state is valid between calls.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn now(&self) -> Micros {
@@ -254,11 +238,20 @@ impl Shared {
     /// The store failed: from now on this gateway decides by its share.
     pub(super) fn lost(&self, error: &StoreError) {
         self.num_failures.fetch_add(1, Relaxed);
-        let mut state = self.lock();
-        if state.ledger.mode() == Mode::Store {
-            state.ledger.leave();
+        let mut ledger = self.lock();
+        if ledger.mode() == Mode::Store {
+            ledger.leave();
             self.num_losses.fetch_add(1, Relaxed);
             tracing::warn!(%error, "limits are enforced by this gateway's share until the store is back");
+        }
+    }
+
+    /// Waits for the keeper to do something; at once if it's gone.
+    async fn ask(&self, task: impl FnOnce(oneshot::Sender<()>) -> Task) {
+        let (sender, done) = oneshot::channel();
+        if self.tasks.send(task(sender)).await.is_ok() {
+            // An error means that the keeper went meanwhile: then nobody tells the store anything more.
+            done.await.unwrap_or_default();
         }
     }
 
@@ -269,11 +262,11 @@ impl Shared {
         estimate: Cost,
     ) -> Result<Admitted, Exhausted> {
         let now = self.now();
-        let mut state = self.lock();
-        let charge = state.ledger.charge(tenant, limits, estimate, now)?;
-        let usage = state.ledger.usage(tenant, limits, now);
-        drop(state);
-        Ok(self.admitted(charge, None, usage, estimate))
+        let mut ledger = self.lock();
+        let charge = ledger.charge(tenant, limits, estimate, now)?;
+        let usage = ledger.usage(tenant, limits, now);
+        drop(ledger);
+        Ok(self.admitted(tenant, charge, usage, estimate))
     }
 
     async fn charge_in(
@@ -283,62 +276,69 @@ impl Shared {
         limits: &Limits,
         estimate: Cost,
     ) -> Result<Admitted, Exhausted> {
-        let request = format!("{}-{}", self.name, self.num_requests.fetch_add(1, Relaxed));
-        let admission = match store.charge(tenant, limits, estimate, (&request, LEASE)).await {
-            Ok(decided) => decided?,
-            Err(error) => {
-                // If the store did charge it after all, that lasts for a minute and a lease: too little is admitted, never too much.
-                self.lost(&error);
-                return self.charge_alone(tenant, limits, estimate);
+        for _ in 0..MAX_ASKS {
+            let ask = self.lock().ask(tenant, self.now());
+            match ask {
+                Ask::Alone => break,
+                Ask::StoreLater => self.ask(|done| Task::TellFirst(tenant.clone(), done)).await,
+                Ask::Store(known) => {
+                    let asked = self.lock().new_id();
+                    let request = (&asked, known.as_ref());
+                    let verdict = store.charge(tenant, limits, estimate, request).await;
+                    if let Some(decided) = self.decided(tenant, limits, estimate, (asked, known), verdict) {
+                        return decided;
+                    }
+                }
             }
-        };
-        let charge = {
-            let mut state = self.lock();
-            let leases = state.leases.entry(tenant.clone()).or_default();
-            leases.insert(request.clone());
-            state.ledger.record(tenant, estimate, self.now(), admission.slot)
-        };
-        let lease = Some((tenant.clone(), request));
-        Ok(self.admitted(charge, lease, admission.usage(limits), estimate))
+        }
+        self.charge_alone(tenant, limits, estimate)
+    }
+
+    /// What the store decided; nothing if it decided nothing.
+    fn decided(
+        self: &Arc<Self>,
+        tenant: &TenantName,
+        limits: &Limits,
+        estimate: Cost,
+        (asked, known): (RequestId, Option<Instance>),
+        verdict: Result<Verdict, StoreError>,
+    ) -> Option<Result<Admitted, Exhausted>> {
+        let now = self.now();
+        match verdict {
+            Ok(Verdict::Admitted(admission)) => {
+                let usage = admission.usage(limits);
+                let charge = self
+                    .lock()
+                    .record(tenant, asked, estimate, &admission.instance, now);
+                Some(Ok(self.admitted(tenant, charge, usage, estimate)))
+            }
+            Ok(Verdict::Refused(exhausted)) => Some(Err(exhausted)),
+            Ok(Verdict::Elsewhere) => {
+                self.lock().elsewhere(tenant, known.as_ref(), now);
+                None
+            }
+            Err(error) => {
+                // It may have been charged there after all.
+                self.lock().doubt(tenant, asked, now);
+                self.lost(&error);
+                None
+            }
+        }
     }
 
     fn admitted(
         self: &Arc<Self>,
+        tenant: &TenantName,
         charge: Charge,
-        lease: Option<(TenantName, String)>,
         usage: Usage,
         estimate: Cost,
     ) -> Admitted {
+        let tenant = tenant.clone();
         let charge = OpenCharge {
             shared: Arc::clone(self),
-            open: Some(Open { charge, lease }),
+            open: Some(Open { tenant, charge }),
             estimate,
         };
         Admitted { charge, usage }
-    }
-
-    /// Tells the store what a settlement changed there: amounts, the end of a lease, or both.
-    fn queue(&self, adjustment: Option<StoreAdjustment>, lease: Option<(TenantName, String)>) {
-        let (tenant, request) = match lease {
-            Some((tenant, request)) => (Some(tenant), request),
-            None => (None, String::new()),
-        };
-        let only_lease = |tenant| StoreAdjustment {
-            tenant,
-            slot: 0,
-            charged: [0; 4].into(),
-            actual: [0; 4].into(),
-        };
-        let Some(adjustment) = adjustment.or(tenant.map(only_lease)) else {
-            return;
-        };
-        let update = Update::Settle {
-            adjustment,
-            request,
-            at: Instant::now(),
-        };
-        if self.store.is_some() && self.updates.try_send(update).is_err() {
-            self.num_dropped_updates.fetch_add(1, Relaxed);
-        }
     }
 }

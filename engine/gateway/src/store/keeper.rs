@@ -1,12 +1,11 @@
 //! Keeps the store in step with this gateway, in a task of its own.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures::future::join_all;
-use kvasir_gateway_core::limits::{MergeItem, Mode, StoreAdjustment};
+use kvasir_gateway_core::limits::{Call, Instance, Mode, RequestId, Told};
 use kvasir_gateway_core::names::TenantName;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -14,45 +13,36 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::accounts::Shared;
 use super::{LimitStore, StoreError};
 
-/// How long a request counts as running after its gateway last said so. A gateway that dies frees its places after this time.
-pub(super) const LEASE: Duration = Duration::from_secs(30);
-/// Three chances to renew before a lease runs out.
+/// How often leases are renewed, and accounts asked whether they are still the same: three chances before a lease runs out.
 const RENEWAL: Duration = Duration::from_secs(10);
 /// How often the keeper looks whether a store that was lost is back.
 const TICK: Duration = Duration::from_secs(1);
 /// Leases that one call renews: a script stops the whole store while it runs.
 const MAX_LEASES_PER_CALL: usize = 1000;
-/// Updates that are sent at one time.
-const MAX_BATCH: usize = 64;
-/// Updates that are kept for a store that is away.
-const MAX_BACKLOG: usize = 65_536;
-/// The store's window: older corrections change nothing there.
-const WINDOW: Duration = Duration::from_secs(61);
+/// Tasks that are taken, and tenants that are told of, at one time.
+const MAX_AT_ONCE: usize = 64;
+/// Calls for one tenant in one go. A busy tenant has its next turn with the next task or tick.
+const MAX_CALLS: usize = 1000;
 
-/// What the store must hear.
+/// What the keeper is asked to do.
 #[derive(Debug)]
-pub(super) enum Update {
-    /// A charge came to something else, or a request ended.
-    Settle {
-        adjustment: StoreAdjustment,
-        /// Empty for a charge without a lease.
-        request: String,
-        at: Instant,
-    },
-    /// Answer when everything before is sent.
+pub(super) enum Task {
+    /// The store must hear something of a tenant.
+    Tell(TenantName),
+    /// The same, and somebody waits for it.
+    TellFirst(TenantName, oneshot::Sender<()>),
+    /// Answer when all of before is told.
     Flush(oneshot::Sender<()>),
 }
 
 /// Runs until it's aborted or the accounts are gone.
-pub(super) async fn keep(shared: Arc<Shared>, mut updates: mpsc::Receiver<Update>) {
-    let Some(store) = shared.store.clone() else {
-        return;
-    };
+pub(super) async fn keep(shared: Arc<Shared>, store: Arc<dyn LimitStore>, mut tasks: mpsc::Receiver<Task>) {
+    let num_connections = store.num_connections();
     let mut keeper = Keeper {
         shared,
         store,
-        backlog: VecDeque::new(),
         renewed: Instant::now(),
+        num_connections,
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,7 +50,7 @@ pub(super) async fn keep(shared: Arc<Shared>, mut updates: mpsc::Receiver<Update
     loop {
         tokio::select! {
             _ = tick.tick() => keeper.look_after().await,
-            taken = updates.recv_many(&mut batch, MAX_BATCH) => {
+            taken = tasks.recv_many(&mut batch, MAX_AT_ONCE) => {
                 if taken == 0 {
                     return;
                 }
@@ -70,40 +60,43 @@ pub(super) async fn keep(shared: Arc<Shared>, mut updates: mpsc::Receiver<Update
     }
 }
 
+/// Running requests of a tenant that an account of the store knows.
+type Lease = (TenantName, Instance, Vec<RequestId>);
+
 struct Keeper {
     shared: Arc<Shared>,
     store: Arc<dyn LimitStore>,
-    /// Settlements that the store hasn't taken, oldest first.
-    backlog: VecDeque<(StoreAdjustment, String, Instant)>,
     renewed: Instant,
+    /// Connections at the last renewal. One more may lead to a server that has lost its memory.
+    num_connections: u64,
 }
 
 impl Keeper {
     fn mode(&self) -> Mode {
-        self.shared.lock().ledger.mode()
+        self.shared.lock().mode()
     }
 
-    /// Takes updates, and sends them if the store is there.
-    async fn take(&mut self, updates: Vec<Update>) {
-        let mut flushed = Vec::new();
-        for update in updates {
-            match update {
-                Update::Settle {
-                    adjustment,
-                    request,
-                    at,
-                } => self.backlog.push_back((adjustment, request, at)),
-                Update::Flush(done) => flushed.push(done),
+    async fn take(&self, tasks: Vec<Task>) {
+        let (mut tenants, mut waiting, mut is_flush) = (BTreeSet::new(), Vec::new(), false);
+        for task in tasks {
+            match task {
+                Task::Tell(tenant) => drop(tenants.insert(tenant)),
+                Task::TellFirst(tenant, done) => {
+                    tenants.insert(tenant);
+                    waiting.push(done);
+                }
+                Task::Flush(done) => {
+                    is_flush = true;
+                    waiting.push(done);
+                }
             }
         }
-        while self.backlog.len() > MAX_BACKLOG {
-            self.backlog.pop_front();
-            self.shared.num_dropped_updates.fetch_add(1, Relaxed);
+        if is_flush {
+            self.tell_all().await;
+        } else {
+            join_all(tenants.iter().map(|tenant| self.tell(tenant))).await;
         }
-        if self.mode() == Mode::Store {
-            self.send_backlog().await;
-        }
-        for done in flushed {
+        for done in waiting {
             if done.send(()).is_err() {
                 tracing::debug!("nobody waits for the store any more");
             }
@@ -111,89 +104,86 @@ impl Keeper {
     }
 
     async fn look_after(&mut self) {
-        if self.mode() == Mode::Alone && self.come_back().await {
+        let is_back = self.mode() == Mode::Alone && self.come_back().await;
+        let is_other = self.store.num_connections() != self.num_connections;
+        if is_back || is_other || self.renewed.elapsed() >= RENEWAL {
             self.renewed = Instant::now();
+            self.num_connections = self.store.num_connections();
             self.renew().await;
         }
-        if self.mode() != Mode::Store {
-            return;
-        }
-        self.send_backlog().await;
-        if self.renewed.elapsed() >= RENEWAL {
-            self.renewed = Instant::now();
-            self.renew().await;
+        self.tell_all().await;
+        if is_back && self.mode() == Mode::Store {
+            tracing::info!("the limit store is back");
         }
     }
 
-    /// Hands over what was admitted meanwhile, if the store answers.
+    /// Lets the store decide again if it answers.
     async fn come_back(&self) -> bool {
-        if self.store.ping().await.is_err() {
-            return false;
-        }
-        let now = self.shared.now();
-        let merge = self.shared.lock().ledger.rejoin(now);
-        let mut by_tenant: BTreeMap<TenantName, Vec<MergeItem>> = BTreeMap::new();
-        for item in &merge.items {
-            by_tenant
-                .entry(item.tenant.clone())
-                .or_default()
-                .push(item.clone());
-        }
-        let mut slots = BTreeMap::new();
-        for (tenant, items) in by_tenant {
-            match self.store.merge(&tenant, &items).await {
-                Ok(slot) => drop(slots.insert(tenant, slot)),
-                Err(error) => {
-                    self.shared.lost(&error);
-                    break;
-                }
-            }
-        }
-        self.shared.lock().ledger.merged(&merge, &slots);
-        let is_back = self.mode() == Mode::Store;
+        let is_back = self.store.ping().await.is_ok();
         if is_back {
-            tracing::info!("the limit store is back");
+            self.shared.lock().rejoin();
         }
         is_back
     }
 
-    /// Sends settlements until there are none, or the store is lost again.
-    async fn send_backlog(&mut self) {
-        while !self.backlog.is_empty() && self.mode() == Mode::Store {
-            let num_taken = self.backlog.len().min(MAX_BATCH);
-            let batch: Vec<_> = self.backlog.drain(..num_taken).collect();
-            let sent = join_all(batch.iter().map(|entry| self.send(entry))).await;
-            for (entry, result) in batch.into_iter().zip(sent).rev() {
-                if let Err(error) = result {
-                    self.shared.lost(&error);
-                    self.backlog.push_front(entry);
+    /// Tells the store all that it must hear.
+    async fn tell_all(&self) {
+        let untold = self.shared.lock().untold();
+        for some in untold.chunks(MAX_AT_ONCE) {
+            join_all(some.iter().map(|tenant| self.tell(tenant))).await;
+        }
+    }
+
+    /// Tells the store what it must hear of one tenant, until there is nothing more or the store is lost.
+    async fn tell(&self, tenant: &TenantName) {
+        for _ in 0..MAX_CALLS {
+            let call = {
+                let mut ledger = self.shared.lock();
+                match ledger.mode() {
+                    Mode::Store => ledger.next_call(tenant, self.shared.now()),
+                    Mode::Alone => None,
                 }
+            };
+            let Some(call) = call else {
+                return;
+            };
+            match self.call(tenant, &call).await {
+                Ok(told) => self.shared.lock().told(tenant, &call, &told),
+                Err(error) => return self.shared.lost(&error),
             }
         }
     }
 
-    async fn send(&self, entry: &(StoreAdjustment, String, Instant)) -> Result<(), StoreError> {
-        let (adjustment, request, at) = entry;
-        if at.elapsed() >= WINDOW {
-            self.shared.num_dropped_updates.fetch_add(1, Relaxed);
-            return Ok(());
+    async fn call(&self, tenant: &TenantName, call: &Call) -> Result<Told, StoreError> {
+        match call {
+            Call::HandOver(handover) => self.store.merge(tenant, handover).await,
+            Call::Settle { instance, ended } => self.store.settle(tenant, instance, ended).await,
         }
-        self.store.settle(adjustment, request).await
     }
 
+    /// Renews leases, and finds out whether the store's accounts are still those which know what this gateway admitted.
     async fn renew(&self) {
-        let leases: Vec<(TenantName, Vec<String>)> = {
-            let mut state = self.shared.lock();
-            state.leases.retain(|_, requests| !requests.is_empty());
-            let all = state.leases.iter();
-            all.map(|(tenant, requests)| (tenant.clone(), requests.iter().cloned().collect()))
-                .collect()
-        };
-        for (tenant, requests) in leases {
-            for some in requests.chunks(MAX_LEASES_PER_CALL) {
-                if let Err(error) = self.store.renew(&tenant, some, LEASE).await {
-                    return self.shared.lost(&error);
+        if self.mode() == Mode::Alone {
+            return;
+        }
+        let leases = self.shared.lock().leases(self.shared.now());
+        for some in leases.chunks(MAX_AT_ONCE) {
+            join_all(some.iter().map(|lease| self.renew_of(lease))).await;
+        }
+    }
+
+    async fn renew_of(&self, (tenant, instance, requests): &Lease) {
+        // Without a request it's a question alone.
+        let first = requests.len().min(MAX_LEASES_PER_CALL);
+        let rest = requests[first..].chunks(MAX_LEASES_PER_CALL);
+        for some in std::iter::once(&requests[..first]).chain(rest) {
+            match self.store.renew(tenant, instance, some).await {
+                Ok(Told::Done(_)) => {}
+                Ok(Told::Elsewhere) => {
+                    let now = self.shared.now();
+                    return self.shared.lock().elsewhere(tenant, Some(instance), now);
                 }
+                Err(error) => return self.shared.lost(&error),
             }
         }
     }

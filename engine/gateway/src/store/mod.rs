@@ -5,12 +5,13 @@
 //!
 //! ```text
 //! charge --> store answers?  yes: it decides, the ledger records          settle, cancel --> ledger
-//!                            no:  the ledger decides by this gateway's share             `-> queue --> store
-//! keeper: sends the queue, renews leases of running requests, and comes back to the store when it answers again
+//!                            no:  the ledger decides by this gateway's share
+//! keeper: asks the ledger what the store must hear, tells it, renews leases of running requests, and comes back to a store that answers again
 //! ```
 //!
-//! Settlements never wait: they are queued, and those that the store couldn't take are sent when it's back, as long as they can still
-//! matter there (a minute). What a gateway admitted while the store was away is added to it afterwards.
+//! Settlements never wait: the ledger keeps what the store hasn't taken until it's back, as long as it can still matter there (a minute).
+//! What a gateway admitted while the store was away is handed over afterwards, and a store that came back empty hears everything of the last
+//! minute again.
 
 mod accounts;
 mod keeper;
@@ -23,39 +24,46 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kvasir_gateway_core::limits::store::Admission;
-use kvasir_gateway_core::limits::{Cost, Exhausted, Limits, MergeItem, StoreAdjustment};
+use kvasir_gateway_core::limits::store::Verdict;
+use kvasir_gateway_core::limits::{Cost, Ended, Handover, Instance, Limits, RequestId, Told};
 use kvasir_gateway_core::names::TenantName;
 
 /// Accounts that several gateways share. [`ReferenceStore`](kvasir_gateway_core::limits::store::ReferenceStore) says what each call means.
 #[async_trait]
 pub trait LimitStore: Debug + Send + Sync {
-    /// Admits a request or says why there is no room for it. `request` is unique among all gateways; its lease is the time after which
-    /// it no longer counts as running unless it's renewed.
+    /// Admits a request or says why there is no room for it. The account must be the known one, if one is given.
     async fn charge(
         &self,
         tenant: &TenantName,
         limits: &Limits,
         estimate: Cost,
-        lease: (&str, Duration),
-    ) -> Result<Result<Admission, Exhausted>, StoreError>;
+        request: (&RequestId, Option<&Instance>),
+    ) -> Result<Verdict, StoreError>;
 
-    /// Corrects a charge and ends the lease of `request`, which is empty for a charge that has none.
-    async fn settle(&self, adjustment: &StoreAdjustment, request: &str) -> Result<(), StoreError>;
+    /// Corrects charges and ends their leases.
+    async fn settle(
+        &self,
+        tenant: &TenantName,
+        instance: &Instance,
+        ended: &[Ended],
+    ) -> Result<Told, StoreError>;
 
-    /// Adds what was admitted without the store to one tenant's account. Answers the store's slot.
-    async fn merge(&self, tenant: &TenantName, items: &[MergeItem]) -> Result<u64, StoreError>;
+    /// Adds what a gateway has to hand over.
+    async fn merge(&self, tenant: &TenantName, handover: &Handover) -> Result<Told, StoreError>;
 
-    /// Renews leases of one tenant.
+    /// Renews leases.
     async fn renew(
         &self,
         tenant: &TenantName,
-        requests: &[String],
-        lease: Duration,
-    ) -> Result<(), StoreError>;
+        instance: &Instance,
+        requests: &[RequestId],
+    ) -> Result<Told, StoreError>;
 
     /// Whether the store answers.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Connections that were opened so far: after another one the store may be one that has lost its memory.
+    fn num_connections(&self) -> u64;
 }
 
 /// Why the store didn't answer.

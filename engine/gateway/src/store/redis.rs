@@ -5,15 +5,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use kvasir_config::gateway::LimitStoreConfig;
 use kvasir_files::{FileError, Limit, read_text};
 use kvasir_gateway_core::limits::store::{
-    Admission, CHARGE_SCRIPT, MERGE_SCRIPT, RENEW_SCRIPT, SETTLE_SCRIPT, keys,
+    CHARGE_SCRIPT, MERGE_SCRIPT, RENEW_SCRIPT, SETTLE_SCRIPT, Verdict, keys,
 };
-use kvasir_gateway_core::limits::{Cost, Exhausted, Limits, MergeItem, StoreAdjustment, script};
+use kvasir_gateway_core::limits::{Cost, Ended, Handover, Instance, Limits, RequestId, Told, script};
 use kvasir_gateway_core::names::TenantName;
 use kvasir_tls::{TlsError, web_client};
 use redis::aio::{AsyncStream, MultiplexedConnection};
@@ -41,6 +42,7 @@ pub struct RedisStore {
     tls: Option<Trust>,
     prefix: String,
     connection: Mutex<Option<Open>>,
+    num_connections: AtomicU64,
     charge: Script,
     settle: Script,
     merge: Script,
@@ -114,6 +116,7 @@ impl RedisStore {
             tls,
             prefix: prefix.to_owned(),
             connection: Mutex::default(),
+            num_connections: AtomicU64::new(0),
             charge: Script::new(CHARGE_SCRIPT),
             settle: Script::new(SETTLE_SCRIPT),
             merge: Script::new(MERGE_SCRIPT),
@@ -186,6 +189,7 @@ impl RedisStore {
             driver: Arc::new(AbortOnDropHandle::new(tokio::spawn(driver))),
         };
         *slot = Some(open.clone());
+        self.num_connections.fetch_add(1, Relaxed);
         Ok(open)
     }
 
@@ -213,39 +217,46 @@ impl LimitStore for RedisStore {
         tenant: &TenantName,
         limits: &Limits,
         estimate: Cost,
-        (request, lease): (&str, Duration),
-    ) -> Result<Result<Admission, Exhausted>, StoreError> {
-        let arguments = script::charge_arguments(limits, estimate, request, lease);
-        let answer: Vec<i64> = self
-            .call(&self.charge, &keys(&self.prefix, tenant), &arguments)
-            .await?;
+        (request, known): (&RequestId, Option<&Instance>),
+    ) -> Result<Verdict, StoreError> {
+        let arguments = script::charge_arguments(limits, estimate, request, known);
+        let keys = keys(&self.prefix, tenant);
+        let (answer, instance): (Vec<i64>, String) = self.call(&self.charge, &keys, &arguments).await?;
         let call = "a charge";
-        script::charge_answer(&answer, limits, estimate).ok_or(StoreError::Unexpected { call })
+        script::charge_answer(&answer, &instance, limits, estimate).ok_or(StoreError::Unexpected { call })
     }
 
-    async fn settle(&self, adjustment: &StoreAdjustment, request: &str) -> Result<(), StoreError> {
-        let arguments = script::settle_arguments(adjustment, request);
-        let keys = keys(&self.prefix, &adjustment.tenant);
-        let _: i64 = self.call(&self.settle, &keys, &arguments).await?;
-        Ok(())
+    async fn settle(
+        &self,
+        tenant: &TenantName,
+        instance: &Instance,
+        ended: &[Ended],
+    ) -> Result<Told, StoreError> {
+        let arguments = script::settle_arguments(instance, ended);
+        let is_done: bool = self
+            .call(&self.settle, &keys(&self.prefix, tenant), &arguments)
+            .await?;
+        Ok(told(is_done, instance))
     }
 
-    async fn merge(&self, tenant: &TenantName, items: &[MergeItem]) -> Result<u64, StoreError> {
-        let [window, _] = keys(&self.prefix, tenant);
-        let arguments = script::merge_arguments(items);
-        self.call(&self.merge, &[window], &arguments).await
+    async fn merge(&self, tenant: &TenantName, handover: &Handover) -> Result<Told, StoreError> {
+        let arguments = script::merge_arguments(handover);
+        let instance: Option<String> = self
+            .call(&self.merge, &keys(&self.prefix, tenant), &arguments)
+            .await?;
+        Ok(instance.map_or(Told::Elsewhere, |name| Told::Done(Instance(name.into()))))
     }
 
     async fn renew(
         &self,
         tenant: &TenantName,
-        requests: &[String],
-        lease: Duration,
-    ) -> Result<(), StoreError> {
-        let [_, leases] = keys(&self.prefix, tenant);
-        let arguments = script::renew_arguments(lease, requests.iter().map(String::as_str));
-        let _: i64 = self.call(&self.renew, &[leases], &arguments).await?;
-        Ok(())
+        instance: &Instance,
+        requests: &[RequestId],
+    ) -> Result<Told, StoreError> {
+        let [window, leases, ..] = keys(&self.prefix, tenant);
+        let arguments = script::renew_arguments(instance, requests);
+        let is_done: bool = self.call(&self.renew, &[window, leases], &arguments).await?;
+        Ok(told(is_done, instance))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
@@ -256,5 +267,16 @@ impl LimitStore for RedisStore {
                 .map(drop)
         })
         .await
+    }
+    fn num_connections(&self) -> u64 {
+        self.num_connections.load(Relaxed)
+    }
+}
+
+fn told(is_done: bool, instance: &Instance) -> Told {
+    if is_done {
+        Told::Done(instance.clone())
+    } else {
+        Told::Elsewhere
     }
 }

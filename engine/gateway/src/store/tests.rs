@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use kvasir_gateway_core::limits::store::ReferenceStore;
-use kvasir_gateway_core::limits::{Dimension, Mode};
+use kvasir_gateway_core::limits::{Dimension, Exhausted, Mode};
 use kvasir_gateway_core::time::Micros;
 use tokio::time::Instant;
 
@@ -21,6 +21,7 @@ struct Memory {
     /// Charges wait for a permit.
     gate: tokio::sync::Semaphore,
     num_charges: AtomicU64,
+    num_connections: AtomicU64,
 }
 
 impl Memory {
@@ -31,6 +32,7 @@ impl Memory {
             is_away: false.into(),
             gate: tokio::sync::Semaphore::new(1000),
             num_charges: AtomicU64::new(0),
+            num_connections: AtomicU64::new(0),
         })
     }
 
@@ -51,6 +53,12 @@ impl Memory {
         Ok(use_it(&mut store, self.now()))
     }
 
+    /// Another server answers, which knows nothing.
+    fn restart(&self) {
+        *self.store.lock().unwrap() = ReferenceStore::default();
+        self.num_connections.fetch_add(1, Relaxed);
+    }
+
     fn used(&self) -> u64 {
         let store = &mut self.store.lock().unwrap();
         store.used(&tenant(), Dimension::Tokens, self.now())
@@ -64,35 +72,41 @@ impl LimitStore for Memory {
         tenant: &TenantName,
         limits: &Limits,
         estimate: Cost,
-        lease: (&str, Duration),
-    ) -> Result<Result<Admission, Exhausted>, StoreError> {
+        request: (&RequestId, Option<&Instance>),
+    ) -> Result<Verdict, StoreError> {
         self.gate.acquire().await.unwrap().forget();
         self.num_charges.fetch_add(1, Relaxed);
-        self.with(|store, now| store.charge(tenant, limits, estimate.amounts(), lease, now))
+        self.with(|store, now| store.charge(tenant, limits, estimate.amounts(), request, now))
     }
 
-    async fn settle(&self, adjustment: &StoreAdjustment, request: &str) -> Result<(), StoreError> {
-        self.with(|store, now| store.settle(adjustment, request, now))
+    async fn settle(
+        &self,
+        tenant: &TenantName,
+        instance: &Instance,
+        ended: &[Ended],
+    ) -> Result<Told, StoreError> {
+        self.with(|store, now| store.settle(tenant, instance, ended, now))
     }
 
-    async fn merge(&self, _: &TenantName, items: &[MergeItem]) -> Result<u64, StoreError> {
-        self.with(|store, now| store.merge(items, now))
+    async fn merge(&self, tenant: &TenantName, handover: &Handover) -> Result<Told, StoreError> {
+        self.with(|store, now| store.merge(tenant, handover, now))
     }
 
     async fn renew(
         &self,
         tenant: &TenantName,
-        requests: &[String],
-        lease: Duration,
-    ) -> Result<(), StoreError> {
-        let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
-        self.with(|store, now| {
-            store.renew(tenant, &requests, lease, now);
-        })
+        instance: &Instance,
+        requests: &[RequestId],
+    ) -> Result<Told, StoreError> {
+        self.with(|store, now| store.renew(tenant, instance, requests, now))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
         self.with(|_, _| ())
+    }
+
+    fn num_connections(&self) -> u64 {
+        self.num_connections.load(Relaxed)
     }
 }
 
@@ -241,4 +255,30 @@ async fn a_cancelled_request_costs_nothing_and_a_forgotten_one_its_estimate() {
         (totals.settled.get(Dimension::Tokens), totals.num_running),
         (7, 0)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_comes_back_empty_hears_the_last_minute_from_everybody() {
+    let store = Memory::new();
+    let (one, other) = (
+        Accounts::with_store(2, store.clone()),
+        Accounts::with_store(2, store.clone()),
+    );
+    let limits = Limits {
+        concurrency: Some(2),
+        ..limits(100, 2)
+    };
+    let ended = one.charge(&tenant(), &limits, tokens(20, 20)).await.unwrap();
+    ended.charge.settle(tokens(20, 5));
+    let _running = one.charge(&tenant(), &limits, tokens(10, 10)).await.unwrap();
+    let lost = other.charge(&tenant(), &limits, tokens(10, 20)).await.unwrap();
+    store.restart();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(store.used(), 25 + 20 + 30);
+    let refused = other.charge(&tenant(), &limits, tokens(1, 0)).await.unwrap_err();
+    assert_eq!(refused, Exhausted::Concurrency { limit: 2 });
+    lost.charge.settle(tokens(10, 1));
+    other.flush(ENOUGH).await;
+    assert_eq!(store.used(), 25 + 20 + 11);
+    assert_eq!(one.figures().num_losses, 0);
 }

@@ -71,7 +71,7 @@ proptest! {
             output_tokens_per_minute: Some(150),
             ..per_minute(5, 200)
         };
-        let mut ledger = Ledger::new(1, Mode::Alone);
+        let mut ledger = alone();
         let mut slow = Slow::default();
         let mut open: Vec<(Charge, usize)> = Vec::new();
         let mut now = Micros(12_345_678);
@@ -119,7 +119,7 @@ proptest! {
     ) {
         let limits = per_minute(1000, 100_000);
         let run = |reversed: bool| {
-            let mut ledger = Ledger::new(1, Mode::Alone);
+            let mut ledger = alone();
             let mut open = Vec::new();
             for (i, (input, output, percent)) in costs.iter().enumerate() {
                 let now = at(i as u64 * 3);
@@ -146,7 +146,7 @@ proptest! {
         wanted in 0_u64..100,
     ) {
         let limits = per_minute(6, 100);
-        let mut ledger = Ledger::new(1, Mode::Alone);
+        let mut ledger = alone();
         let mut now = Micros(0);
         for (cost, pause) in costs {
             now.0 += pause;

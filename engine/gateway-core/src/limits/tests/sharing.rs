@@ -1,67 +1,136 @@
 //! Several replicas, one store, and what happens when it comes and goes.
 
-use std::collections::BTreeMap;
-
-use super::store::ReferenceStore;
+use super::store::{ReferenceStore, Verdict};
 use super::*;
 
-const LEASE: Duration = Duration::from_secs(30);
+/// What becomes of a call to the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Fate {
+    Answered,
+    /// It never arrives.
+    Lost,
+    /// It's done, and its answer is lost.
+    AnswerLost,
+}
 
 /// Replicas that share a store; each has a clock of its own.
-struct Replicas {
-    ledgers: Vec<Ledger>,
-    store: ReferenceStore,
+pub(super) struct Replicas {
+    pub(super) ledgers: Vec<Ledger>,
+    pub(super) store: ReferenceStore,
     limits: Limits,
-    num_charges: usize,
 }
 
 impl Replicas {
-    fn new(num_replicas: u32, limits: Limits) -> Self {
+    pub(super) fn new(num_replicas: u32, limits: Limits) -> Self {
         Self {
             ledgers: (0..num_replicas)
-                .map(|_| Ledger::new(num_replicas, Mode::Store))
+                .map(|number| Ledger::new(&format!("r{number}"), num_replicas, Mode::Store))
                 .collect(),
             store: ReferenceStore::default(),
             limits,
-            num_charges: 0,
         }
     }
 
-    /// Replica i's clock is `7 i` seconds and a bit ahead.
+    /// Replica i's clock is `7 i` seconds ahead.
     fn clock(replica: usize, now: Micros) -> Micros {
-        Micros(now.0 + replica as u64 * 7_300_000)
+        Micros(now.0 + replica as u64 * 7_000_000)
     }
 
-    fn charge(&mut self, replica: usize, cost: Cost, now: Micros) -> Option<(Charge, String)> {
-        let ledger = &mut self.ledgers[replica];
+    pub(super) fn charge(&mut self, replica: usize, cost: Cost, now: Micros) -> Option<Charge> {
+        self.charge_with(replica, cost, Fate::Answered, now)
+    }
+
+    /// As the gateway does it.
+    pub(super) fn charge_with(
+        &mut self,
+        replica: usize,
+        cost: Cost,
+        fate: Fate,
+        now: Micros,
+    ) -> Option<Charge> {
         let own = Self::clock(replica, now);
-        self.num_charges += 1;
-        let id = self.num_charges.to_string();
-        let charge = match ledger.mode() {
-            Mode::Alone => ledger.charge(&tenant(), &self.limits, cost, own).ok()?,
-            Mode::Store => {
-                let admitted = self
-                    .store
-                    .charge(&tenant(), &self.limits, cost.amounts(), (&id, LEASE), now)
-                    .ok()?;
-                ledger.record(&tenant(), cost, own, admitted.slot)
+        let id = self.ledgers[replica].new_id();
+        for _ in 0..3 {
+            match self.ledgers[replica].ask(&tenant(), own) {
+                Ask::Alone => break,
+                Ask::StoreLater => self.tell(replica, fate, now),
+                Ask::Store(known) => {
+                    let asked = (&id, known.as_ref());
+                    let verdict = match fate {
+                        Fate::Lost => None,
+                        _ => Some(
+                            self.store
+                                .charge(&tenant(), &self.limits, cost.amounts(), asked, now),
+                        ),
+                    };
+                    let ledger = &mut self.ledgers[replica];
+                    match verdict.filter(|_| fate == Fate::Answered) {
+                        None => {
+                            ledger.doubt(&tenant(), id.clone(), own);
+                            ledger.leave();
+                        }
+                        Some(Verdict::Refused(_)) => return None,
+                        Some(Verdict::Elsewhere) => ledger.elsewhere(&tenant(), known.as_ref(), own),
+                        Some(Verdict::Admitted(admission)) => {
+                            return Some(ledger.record(&tenant(), id, cost, &admission.instance, own));
+                        }
+                    }
+                }
             }
-        };
-        Some((charge, id))
+        }
+        self.ledgers[replica]
+            .charge(&tenant(), &self.limits, cost, own)
+            .ok()
     }
 
-    fn settle(&mut self, replica: usize, charge: (Charge, String), actual: Cost, now: Micros) {
-        let (charge, id) = charge;
+    pub(super) fn settle(&mut self, replica: usize, charge: Charge, actual: Cost, now: Micros) {
         let own = Self::clock(replica, now);
-        if let Some(adjustment) = self.ledgers[replica].settle(charge, actual, own) {
-            self.store.settle(&adjustment, &id, now);
+        self.ledgers[replica].settle(charge, actual, own);
+    }
+
+    /// Tells the store what it must hear.
+    pub(super) fn tell(&mut self, replica: usize, fate: Fate, now: Micros) {
+        let own = Self::clock(replica, now);
+        for _ in 0..100 {
+            if self.ledgers[replica].mode() == Mode::Alone {
+                return;
+            }
+            let Some(call) = self.ledgers[replica].next_call(&tenant(), own) else {
+                return;
+            };
+            let told = match (&call, fate) {
+                (_, Fate::Lost) => None,
+                (Call::HandOver(handover), _) => Some(self.store.merge(&tenant(), handover, now)),
+                (Call::Settle { instance, ended }, _) => {
+                    Some(self.store.settle(&tenant(), instance, ended, now))
+                }
+            };
+            match told.filter(|_| fate == Fate::Answered) {
+                Some(told) => self.ledgers[replica].told(&tenant(), &call, &told),
+                None => return self.ledgers[replica].leave(),
+            }
+        }
+        panic!("it never ends");
+    }
+
+    /// Asks whether the store's account is still the same one, and prolongs leases.
+    pub(super) fn renew(&mut self, replica: usize, now: Micros) {
+        let own = Self::clock(replica, now);
+        for (tenant, instance, ids) in self.ledgers[replica].leases(own) {
+            if self.store.renew(&tenant, &instance, &ids, now) == Told::Elsewhere {
+                self.ledgers[replica].elsewhere(&tenant, Some(&instance), own);
+            }
         }
     }
 
-    fn rejoin(&mut self, replica: usize, now: Micros) {
-        let merge = self.ledgers[replica].rejoin(Self::clock(replica, now));
-        let slot = self.store.merge(&merge.items, now);
-        self.ledgers[replica].merged(&merge, &BTreeMap::from([(tenant(), slot)]));
+    pub(super) fn rejoin(&mut self, replica: usize, now: Micros) {
+        self.ledgers[replica].rejoin();
+        self.renew(replica, now);
+        self.tell(replica, Fate::Answered, now);
+    }
+
+    pub(super) fn used(&mut self, now: Micros) -> u64 {
+        self.store.used(&tenant(), Dimension::Tokens, now)
     }
 }
 
@@ -81,6 +150,7 @@ fn a_settlement_at_one_replica_makes_room_at_the_other() {
     let charge = replicas.charge(0, tokens(50, 50), at(0)).unwrap();
     assert!(replicas.charge(1, tokens(1, 0), at(1)).is_none());
     replicas.settle(0, charge, tokens(50, 20), at(2));
+    replicas.tell(0, Fate::Answered, at(2));
     assert!(replicas.charge(1, tokens(31, 0), at(2)).is_none());
     assert!(replicas.charge(1, tokens(30, 0), at(2)).is_some());
 }
@@ -102,68 +172,46 @@ fn what_was_admitted_alone_counts_in_the_store_afterwards_and_is_settled_there()
     let mut replicas = Replicas::new(2, per_minute(100, 100));
     replicas.ledgers[1].leave();
     let charge = replicas.charge(1, tokens(20, 30), at(5)).unwrap();
-    assert_eq!(replicas.store.used(&tenant(), Dimension::Tokens, at(8)), 0);
+    assert_eq!(replicas.used(at(8)), 0);
     replicas.rejoin(1, at(8));
-    assert_eq!(replicas.store.used(&tenant(), Dimension::Tokens, at(8)), 50);
+    assert_eq!(replicas.used(at(8)), 50);
+    assert_eq!(replicas.store.num_running(&tenant(), at(8)), 1);
     replicas.settle(1, charge, tokens(20, 1), at(9));
-    assert_eq!(replicas.store.used(&tenant(), Dimension::Tokens, at(9)), 21);
-    assert_eq!(replicas.store.used(&tenant(), Dimension::Tokens, at(66)), 0);
-}
-
-#[test]
-fn a_settlement_between_handing_over_and_its_receipt_is_not_counted_twice() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
-    let limits = per_minute(100, 100);
-    let charge = ledger.charge(&tenant(), &limits, tokens(10, 10), at(0)).unwrap();
-    let merge = ledger.rejoin(at(1));
-    assert_eq!(merge.items.len(), 1);
-    assert_eq!(ledger.settle(charge, tokens(10, 0), at(1)), None);
-    ledger.merged(&merge, &BTreeMap::from([(tenant(), 77)]));
-    ledger.leave();
-    assert_eq!(ledger.rejoin(at(2)).items, []);
-}
-
-#[test]
-fn a_store_that_takes_tenants_in_different_seconds_settles_each_in_its_own() {
-    let other = TenantName::new("other").unwrap();
-    let mut ledger = Ledger::new(1, Mode::Alone);
-    let limits = per_minute(100, 100);
-    let first = ledger.charge(&tenant(), &limits, tokens(10, 0), at(0)).unwrap();
-    let second = ledger.charge(&other, &limits, tokens(10, 0), at(0)).unwrap();
-    let merge = ledger.rejoin(at(1));
-    ledger.merged(&merge, &BTreeMap::from([(tenant(), 77), (other, 78)]));
-    assert_eq!(ledger.settle(first, tokens(1, 0), at(2)).unwrap().slot, 76);
-    assert_eq!(ledger.settle(second, tokens(1, 0), at(2)).unwrap().slot, 77);
-}
-
-#[test]
-fn a_part_of_a_merge_that_failed_is_settled_nowhere() {
-    let mut ledger = Ledger::new(1, Mode::Alone);
-    let limits = per_minute(100, 100);
-    let charge = ledger.charge(&tenant(), &limits, tokens(10, 0), at(0)).unwrap();
-    let merge = ledger.rejoin(at(1));
-    ledger.merged(&merge, &BTreeMap::new());
-    ledger.leave();
-    assert_eq!(ledger.settle(charge, tokens(1, 0), at(2)), None);
+    replicas.tell(1, Fate::Answered, at(9));
+    assert_eq!(replicas.used(at(9)), 21);
+    assert_eq!(replicas.used(at(66)), 0);
 }
 
 #[test]
 fn a_lease_that_nobody_renews_frees_its_place() {
-    let mut store = ReferenceStore::default();
     let limits = Limits {
         concurrency: Some(1),
         ..Limits::default()
     };
-    let cost = tokens(1, 1).amounts();
-    let charge = |store: &mut ReferenceStore, id: &str, now| {
-        store.charge(&tenant(), &limits, cost, (id, LEASE), now).is_ok()
+    let mut replicas = Replicas::new(2, limits);
+    let _first = replicas.charge(0, tokens(1, 1), at(0)).unwrap();
+    assert!(replicas.charge(1, tokens(1, 1), at(29)).is_none());
+    replicas.renew(0, at(29));
+    assert!(replicas.charge(1, tokens(1, 1), at(58)).is_none());
+    assert!(replicas.charge(1, tokens(1, 1), at(59)).is_some());
+}
+
+#[test]
+fn a_request_that_runs_longer_than_a_minute_keeps_its_place_and_frees_it() {
+    let limits = Limits {
+        concurrency: Some(1),
+        ..per_minute(100, 1000)
     };
-    assert!(charge(&mut store, "a", at(0)));
-    assert!(!charge(&mut store, "b", at(29)));
-    assert_eq!(store.renew(&tenant(), &["a", "unknown"], LEASE, at(29)), 1);
-    assert!(!charge(&mut store, "b", at(58)));
-    assert!(charge(&mut store, "b", at(59)));
-    assert_eq!(store.renew(&tenant(), &["a"], LEASE, at(59)), 0);
+    let mut replicas = Replicas::new(2, limits);
+    let long = replicas.charge(0, tokens(1, 9), at(0)).unwrap();
+    for seconds in (10..200).step_by(10) {
+        replicas.renew(0, at(seconds));
+        assert!(replicas.charge(1, tokens(1, 1), at(seconds)).is_none());
+    }
+    replicas.settle(0, long, tokens(1, 5), at(200));
+    replicas.tell(0, Fate::Answered, at(200));
+    assert!(replicas.charge(1, tokens(1, 1), at(200)).is_some());
+    assert_eq!(replicas.used(at(200)), 2);
 }
 
 #[derive(Clone, Debug)]
@@ -193,7 +241,7 @@ proptest! {
         let limit = 100;
         let mut replicas = Replicas::new(3, per_minute(1_000_000, limit));
         let mut now = at(1000);
-        let mut open: Vec<(usize, usize, u64, (Charge, String))> = Vec::new();
+        let mut open: Vec<(usize, usize, u64, Charge)> = Vec::new();
         // When, and how much it came to.
         let mut admitted: Vec<(Micros, u64)> = Vec::new();
         let mut last_change = Micros(0);
@@ -210,6 +258,7 @@ proptest! {
                     let (replica, index, cost, charge) = open.swap_remove(at.index(open.len()));
                     admitted[index].1 = cost * percent / 100;
                     replicas.settle(replica, charge, tokens(cost * percent / 100, 0), now);
+                    replicas.tell(replica, Fate::Answered, now);
                 }
                 Action::Settle(..) => {}
                 Action::Leave(replica) => {
@@ -235,15 +284,19 @@ proptest! {
     #[test]
     fn the_store_admits_what_a_single_ledger_would(costs in prop::collection::vec((0_u64..60, 0_u64..20_000_000), 1..60)) {
         let limits = per_minute(6, 150);
-        let mut ledger = Ledger::new(1, Mode::Alone);
+        let mut ledger = alone();
         let mut store = ReferenceStore::default();
         let mut now = at(3);
-        for (i, (cost, pause)) in costs.into_iter().enumerate() {
+        for (cost, pause) in costs {
             now.0 += pause;
-            let id = i.to_string();
+            let id = ledger.new_id();
             let alone = ledger.charge(&tenant(), &limits, tokens(cost, cost), now);
-            let shared = store.charge(&tenant(), &limits, tokens(cost, cost).amounts(), (&id, LEASE), now);
-            prop_assert_eq!(alone.as_ref().map(|_| ()).map_err(|error| *error), shared.map(|_| ()));
+            let shared = store.charge(&tenant(), &limits, tokens(cost, cost).amounts(), (&id, None), now);
+            let refusal = match shared {
+                Verdict::Refused(refusal) => Some(refusal),
+                _ => None,
+            };
+            prop_assert_eq!(alone.as_ref().err(), refusal.as_ref());
             if let Ok(charge) = alone {
                 ledger.settle(charge, tokens(cost, cost), now);
             }
