@@ -43,20 +43,7 @@ impl Role for Serve {
 
 impl Role for Engine {
     fn specs() -> Vec<Spec> {
-        let served_by_edges = ["served-model-name", "trust-request-chat-template", "seed"];
-        let model = ModelConfig::specs()
-            .into_iter()
-            .filter(|spec| !served_by_edges.contains(&spec.key))
-            .collect();
-        [
-            GrpcConfig::specs(),
-            AccessConfig::specs(),
-            model,
-            EngineConfig::specs(),
-            PlaceConfig::specs(),
-            ProcessConfig::specs(),
-        ]
-        .concat()
+        kvasir_config::engine_options()
     }
 }
 

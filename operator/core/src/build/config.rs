@@ -26,7 +26,6 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
         }
     };
     set("model", Some(model(&revision.spec.source).into()));
-    set("served-model-name", Some(service.model_name().into()));
     set("revision-name", Some(revision.name.as_str().into()));
     set("listen", Some(listen(engine.ports.grpc)));
     set("health-listen", Some(listen(engine.ports.health)));

@@ -2,7 +2,8 @@
 
 use kvasir_config::gateway::{GatewayConfig, Names, RoutingPolicyConfig, parse_gateway};
 use kvasir_config::{
-    AccessConfig, ConfigError, EngineConfig, GrpcConfig, Layer, ModelConfig, ProcessConfig, Spec, file_layer,
+    AccessConfig, ConfigError, EngineConfig, GrpcConfig, Layer, ModelConfig, ProcessConfig, engine_options,
+    file_layer,
 };
 use kvasir_operator_core::{Settings, validate};
 use proptest::prelude::*;
@@ -45,14 +46,7 @@ fn gateway(fake: &Fake) -> GatewayConfig {
 
 /// Reads an engine's file as `kvasir engine --config` does.
 fn engine(text: &str) -> Result<Layer, ConfigError> {
-    let sections = [
-        ModelConfig::specs(),
-        EngineConfig::specs(),
-        GrpcConfig::specs(),
-        AccessConfig::specs(),
-        ProcessConfig::specs(),
-    ];
-    let specs: Vec<Spec> = sections.concat();
+    let specs = engine_options();
     let layer = file_layer(text, "engine.yaml", &specs)?;
     ModelConfig::resolve(&layer)?;
     let mut scheduling = EngineConfig::resolve(&layer)?;
@@ -197,8 +191,6 @@ fn gateway_and_engines_agree_on_names_ports_and_certificates() {
         .collect();
     assert_eq!(names, ["\"uri:spiffe://kvasir.dev/ns/team/service/chat/engine\""]);
     let layer = engine(&files(&fake).1[0]).unwrap();
-    let model = ModelConfig::resolve(&layer).unwrap();
-    assert_eq!(model.served_model_name.value, ["served"]);
     let grpc = GrpcConfig::resolve(&layer).unwrap();
     assert_eq!(grpc.listen.value.to_string(), format!("0.0.0.0:{}", dns.port));
     let access = AccessConfig::resolve(&layer).unwrap();
