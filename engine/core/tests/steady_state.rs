@@ -1,16 +1,17 @@
-//! A step in steady state allocates nothing.
+//! A step in steady state allocates nothing, and a replay no more than its recording is worth.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use kvasir_cache_key::CacheRoot;
 use kvasir_engine_core::{
-    BlockEventDetail, BlockEvents, KvGroup, Micros, Policies, Request, Scheduler, SchedulerConfig,
-    StepOutcome, StepPlan, StopConditions,
+    BlockEventDetail, BlockEvents, Input, KvGroup, Micros, Policies, Request, RequestOptions, Scheduler,
+    SchedulerConfig, StepOutcome, StepPlan, StopConditions,
 };
 
 thread_local! {
     static NUM_ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static NUM_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The system's allocator, counting what each thread asks of it.
@@ -22,6 +23,9 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // A thread that is ending has no counter any more.
         NUM_ALLOCATIONS.try_with(|count| count.set(count.get() + 1)).ok();
+        NUM_BYTES
+            .try_with(|count| count.set(count.get() + layout.size()))
+            .ok();
         // SAFETY: the caller keeps to `alloc`'s contract, which is the same.
         unsafe { System.alloc(layout) }
     }
@@ -127,4 +131,47 @@ fn a_step_with_several_kv_groups_allocates_nothing_in_steady_state() {
         let allocated = allocations(max_in_flight, BlockEventDetail::Off, &groups);
         assert_eq!(allocated, 0, "{max_in_flight} steps in flight");
     }
+}
+
+/// A short file may say that each of many sequences becomes very long.
+#[test]
+fn a_replay_reserves_nothing_for_what_its_sequences_might_become() {
+    const NUM_SEQS: u32 = 200;
+    let request = |token| Request {
+        prompt: [token].into(),
+        stop: StopConditions {
+            max_tokens: 1 << 19,
+            ..StopConditions::default()
+        },
+        priority: 0,
+        cache_root: CacheRoot([0; 32]),
+        reads_prefix_cache: true,
+    };
+    let now = Micros(0);
+    let options = RequestOptions::default();
+    let requests: Vec<Request> = (0..NUM_SEQS).map(request).collect();
+    let mut recorded = Scheduler::new(SchedulerConfig::default()).expect("the limits work");
+    recorded.record(10);
+    let mut trace = recorded.trace().expect("it records");
+    trace.config.max_model_len = 1 << 20;
+    trace.config.num_blocks = 1 << 16;
+    trace.config.max_num_seqs = NUM_SEQS;
+    trace.config.max_num_active_seqs = NUM_SEQS;
+    trace.inputs = vec![
+        Input::Submit {
+            now,
+            requests,
+            options,
+        },
+        Input::Schedule(now),
+    ];
+    trace.start = kvasir_engine_core::Image::default();
+    let (before, mut num_started) = (NUM_BYTES.get(), 0);
+    trace
+        .replay(|plan, _| num_started += plan.seqs.len())
+        .expect("it can be run");
+    assert_eq!(num_started, NUM_SEQS as usize);
+    // The pool's books take 100 bytes a block. Half a million tokens for each sequence would be 600 MB.
+    let allocated = NUM_BYTES.get() - before;
+    assert!(allocated < 32 << 20, "{allocated} bytes");
 }

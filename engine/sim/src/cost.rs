@@ -10,6 +10,8 @@ use std::str::FromStr;
 use kvasir_engine_core::StepPlan;
 use serde::{Deserialize, Serialize};
 
+use crate::workload::Shown;
+
 /// What the time of a step depends on.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StepShape {
@@ -65,7 +67,7 @@ const MAX_PART_SECONDS: f64 = 3600.0;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CostError {
     /// One of them is no time.
-    #[error("{name} is {value} s; it must be a number from 0 to {MAX_PART_SECONDS} s")]
+    #[error("{name} is {} s; it must be a number from 0 to {MAX_PART_SECONDS} s", Shown(*value))]
     OutOfRange {
         /// The coefficient.
         name: &'static str,

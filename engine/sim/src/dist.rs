@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::rng::Rng;
 use crate::time::MAX_SECONDS;
+use crate::workload::Shown;
 
 /// A length in tokens, at least 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,12 +64,14 @@ pub enum DistError {
         text: String,
     },
     /// A length outside of its range.
-    #[error("{name} is {value} tokens; it must be from {min} to {max}")]
+    #[error("{name} is {}{unit}; it must be from {min} to {max}", Shown(*value))]
     OutOfRange {
         /// Which length.
         name: String,
         /// What was given.
         value: f64,
+        /// Of what, with a space in front; empty if the name says it.
+        unit: &'static str,
         /// Smallest one.
         min: u32,
         /// Largest one.
@@ -85,7 +88,7 @@ pub enum DistError {
         max: u32,
     },
     /// A deviation outside of its range.
-    #[error("the sigma of {name} is {value}; it must be a number from 0 to 10")]
+    #[error("the sigma of {name} is {}; it must be a number from 0 to 10", Shown(*value))]
     Sigma {
         /// Which length.
         name: String,
@@ -93,7 +96,7 @@ pub enum DistError {
         value: f64,
     },
     /// A pause outside of its range.
-    #[error("{name} is {value} s; it must be a number from 0 to {MAX_SECONDS:e} s")]
+    #[error("{name} is {} s; it must be a number from 0 to {MAX_SECONDS:e} s", Shown(*value))]
     Seconds {
         /// Which pause.
         name: String,
@@ -107,7 +110,7 @@ impl Lengths {
     ///
     /// # Errors
     /// The first value that can't work; `name` says of what.
-    pub fn validate(&self, name: &str, limit: u32) -> Result<(), DistError> {
+    pub fn validate(&self, name: &str, unit: &'static str, limit: u32) -> Result<(), DistError> {
         let in_range = |part: &str, value: f64| {
             if (1.0..=f64::from(limit)).contains(&value) {
                 return Ok(());
@@ -115,6 +118,7 @@ impl Lengths {
             Err(DistError::OutOfRange {
                 name: format!("{part}{name}"),
                 value,
+                unit,
                 min: 1,
                 max: limit,
             })
@@ -317,12 +321,13 @@ mod tests {
             ("lognormal:10:-1", "sigma of the prompt is -1"),
             ("lognormal:10:inf", "sigma of the prompt is inf"),
             ("lognormal:10:1:0", "is 0 tokens"),
-            ("exponential:1e300", "tokens; it must be from 1 to 100"),
+            ("exponential:1e300", "is 1e300 tokens; it must be from 1 to 100"),
+            ("lognormal:10:1e300", "sigma of the prompt is 1e300;"),
         ] {
             let error = text
                 .parse::<Lengths>()
                 .unwrap()
-                .validate("the prompt", 100)
+                .validate("the prompt", " tokens", 100)
                 .unwrap_err();
             assert!(error.to_string().contains(part), "{error}");
         }

@@ -19,6 +19,8 @@
 
 use std::fmt;
 
+use crate::workload::Shown;
+
 /// What a request must meet to count. Nothing is asked by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Objectives {
@@ -42,7 +44,7 @@ pub enum ObjectiveError {
         text: String,
     },
     /// No time.
-    #[error("the objective {name} is {value} ms; it must be above 0 and at most 1e9 ms")]
+    #[error("the objective {name} is {} ms; it must be above 0 and at most 1e9 ms", Shown(*value))]
     OutOfRange {
         /// Which one.
         name: String,

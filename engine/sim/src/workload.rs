@@ -156,7 +156,7 @@ pub enum WorkloadError {
 }
 
 /// A number as people write it: beyond a million millions, and near 0, with an exponent.
-struct Shown(f64);
+pub(crate) struct Shown(pub(crate) f64);
 
 impl std::fmt::Display for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -237,12 +237,12 @@ impl Synthetic {
                 return Err(WorkloadError::PrefixTooLong { tokens, limit });
             }
         }
-        self.prompts.validate("prompt", limit - shared)?;
-        self.outputs.validate("output", limit)?;
+        self.prompts.validate("prompt", " tokens", limit - shared)?;
+        self.outputs.validate("output", " tokens", limit)?;
         if let Some(conversation) = &self.conversation {
             conversation
                 .turns
-                .validate("conversation, in turns,", 1_000_000)?;
+                .validate("conversation, in turns,", "", 1_000_000)?;
             conversation.pause.validate("the pause between turns")?;
         }
         for tenant in &self.tenants {

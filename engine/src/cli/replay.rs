@@ -38,7 +38,7 @@ pub(crate) struct ReplayArgs {
     /// Print a line for each step instead of its plan
     #[arg(long, conflicts_with = "events")]
     summary: bool,
-    /// Print nothing; only compare
+    /// Print no plans; only say how they compare
     #[arg(long, short, conflicts_with_all = ["events", "summary"])]
     quiet: bool,
 }

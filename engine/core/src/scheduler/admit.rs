@@ -103,7 +103,9 @@ impl Scheduler {
     fn start(&mut self, slot: Slot, prefix: Prefix, pass: &mut Pass<'_>) {
         let seq = &mut self.seqs[slot];
         self.waiting.remove(seq);
-        seq.reserve(&self.layout);
+        if self.reserves_ahead {
+            seq.reserve(&self.layout);
+        }
         if let Some(leader) = prefix.leader {
             self.share_with_leader(slot, leader, &prefix);
         } else {

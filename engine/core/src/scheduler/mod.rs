@@ -180,6 +180,8 @@ pub struct Scheduler {
     /// Buffers of retired steps.
     spare: Vec<Step>,
     hits: Hits,
+    /// Whether a sequence gets room for all it may become when it starts, so that no step allocates.
+    pub(crate) reserves_ahead: bool,
     pub(crate) next_seq: u64,
     next_step: u64,
     pub(crate) now: Micros,
@@ -220,6 +222,7 @@ impl Scheduler {
             in_flight: VecDeque::with_capacity(max_in_flight),
             spare: Vec::with_capacity(max_in_flight),
             hits: Hits::default(),
+            reserves_ahead: true,
             next_seq: 0,
             next_step: 0,
             now: Micros(0),

@@ -94,7 +94,7 @@ impl Scheduler {
             Phase::Waiting
         };
         seq.num_published = image.num_written / self.config.block_size;
-        if is_running {
+        if is_running && self.reserves_ahead {
             seq.reserve(&self.layout);
         }
         if let Some(deadline) = image.options.deadline {

@@ -88,8 +88,8 @@ pub enum ReplayError {
 /// Blocks of a pool in a replay. A server knows its own memory; whoever replays a file has it from somebody else. This many take 1.5 GiB.
 const MAX_REPLAYED_BLOCKS: u32 = 1 << 24;
 
-/// Tokens of a sequence in a replay, room for which is reserved when it starts.
-const MAX_REPLAYED_MODEL_LEN: u32 = 1 << 26;
+/// Tokens of a sequence in a replay; more than any model takes. One with a very long prompt gets room for them when it is submitted.
+const MAX_REPLAYED_MODEL_LEN: u32 = 1 << 24;
 
 impl Trace {
     /// Runs the inputs through a new scheduler, and gives every plan and the events since the last one to `on_plan`. Calls that were refused when

@@ -82,6 +82,8 @@ impl Trace {
             }
         }
         let mut scheduler = Scheduler::with_policies(self.config.clone(), self.policies.clone())?;
+        // Memory grows with what the recording has, not with what it says that its sequences may become.
+        scheduler.reserves_ahead = false;
         scheduler.restore(&self.start).map_err(ReplayError::Start)?;
         Ok(scheduler)
     }

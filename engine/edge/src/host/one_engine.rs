@@ -18,6 +18,9 @@ use crate::keys::Keys;
 use crate::metrics::Figures;
 use crate::pipeline::{Pipeline, PipelineOptions};
 
+/// A dump of a large pool takes seconds; an engine whose process stands still never gives one.
+const DUMP_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// One engine, and the keys to it.
 pub(crate) struct OneEngine {
     engine: Arc<dyn EngineClient>,
@@ -128,7 +131,10 @@ impl Host for OneEngine {
     }
 
     async fn dump(&self, last_stall: bool) -> Result<Bytes, ApiError> {
-        let dump = self.engine.dump(last_stall).await;
+        let Ok(dump) = tokio::time::timeout(DUMP_TIMEOUT, self.engine.dump(last_stall)).await else {
+            let message = format!("the engine gave no dump within {DUMP_TIMEOUT:?}");
+            return Err(ApiError::new(ErrorKind::Unavailable, message));
+        };
         dump.map_err(|error| match error.code() {
             ErrorCode::InvalidRequest => ApiError::new(ErrorKind::NotFound, error.message),
             _ => ApiError::new(ErrorKind::Unavailable, error.message),
