@@ -219,6 +219,8 @@ reasons! {
     PartialGroups,
     /// Degraded: nothing is wrong.
     AsExpected,
+    /// Event: somebody changed an object of the service, and it is set back.
+    EditUndone,
 }
 
 impl fmt::Display for Reason {

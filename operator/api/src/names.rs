@@ -90,6 +90,11 @@ impl Names {
         self.with(&format!("revision-{hash}"))
     }
 
+    /// The hash in the name of a kept revision; nothing for any other name.
+    pub fn revision_hash<'a>(&self, name: &'a str) -> Option<&'a str> {
+        name.strip_prefix(&self.base)?.strip_prefix("-revision-")
+    }
+
     /// A group's StatefulSet, disruption budget and rank policy.
     pub fn group(&self, id: i32) -> String {
         self.with(&format!("g{id}"))

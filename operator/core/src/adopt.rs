@@ -30,7 +30,11 @@ pub fn adopt(observed: &Observed, uid: &str) -> BTreeMap<ObjectRef, Written> {
 
 /// What the status says about the objects: their digest if all are as wanted, and otherwise what it said before.
 pub(crate) fn applied(plan: &Plan, observed: &Observed, uid: &str) -> Option<String> {
-    if plan.write.is_empty() && plan.delete.is_empty() && plan.collisions.is_empty() {
+    if plan.write.is_empty()
+        && plan.delete.is_empty()
+        && plan.collisions.is_empty()
+        && plan.contested.is_empty()
+    {
         Some(digest(observed, uid))
     } else {
         observed.status.applied.clone()

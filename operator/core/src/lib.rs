@@ -12,6 +12,7 @@ pub mod build;
 pub mod certificates;
 pub mod child;
 mod cidr;
+pub mod contest;
 pub mod explain;
 mod field_error;
 pub mod groups;

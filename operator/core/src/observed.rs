@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use kvasir_operator_api::{InferenceServiceStatus, labels};
 
 use crate::child::{Kind, Live, ObjectRef};
+use crate::contest::Undone;
 
 /// Name of the engine's container.
 pub const ENGINE_CONTAINER: &str = "engine";
@@ -22,6 +23,8 @@ pub struct Observed {
     pub nodes: BTreeMap<String, NodeView>,
     /// The digest of each child right after our last write of it. A child that isn't here is written once.
     pub written: BTreeMap<ObjectRef, Written>,
+    /// Objects that were set back after somebody changed them.
+    pub undone: BTreeMap<ObjectRef, Undone>,
     /// Load of each group, from its leader.
     pub loads: BTreeMap<i32, GroupLoad>,
     /// Objects that couldn't be written in the last round, and why.

@@ -14,6 +14,7 @@ use kvasir_operator_api::TlsMode;
 
 use crate::build::{budget, engine, gateway, ingress, monitor, policy, rights, services};
 use crate::child::{Child, Kind, Live, ObjectRef};
+use crate::contest;
 use crate::groups::{self, Decisions};
 use crate::observed::Observed;
 use crate::revision::Revision;
@@ -29,6 +30,8 @@ pub struct Write {
     /// is gone, so that an old read never brings a deleted group back beside its dying pods. `None` if there was no object: then it
     /// must be created, so that one that appeared meanwhile isn't overwritten.
     pub uid: Option<String>,
+    /// It sets back what somebody else changed.
+    pub undoes: bool,
 }
 
 /// One object to delete.
@@ -59,6 +62,8 @@ pub struct Plan {
     pub image: String,
     /// Objects that have a name we need and belong to somebody else.
     pub collisions: Vec<ObjectRef>,
+    /// Objects that somebody changes again and again: they are set back later.
+    pub contested: Vec<ObjectRef>,
     /// How many policies are wanted.
     pub policies: usize,
     /// When to look again.
@@ -85,18 +90,18 @@ pub fn plan(service: &Validated, observed: &Observed, settings: &Settings, now: 
         known.insert(revision.name.clone(), u32::try_from(i).unwrap_or(u32::MAX));
     }
     known.entry(update.name.clone()).or_insert(u32::MAX);
-    let decisions = groups::decide(service, &update.name, &known, observed, settings, now);
+    let mut decisions = groups::decide(service, &update.name, &known, observed, settings, now);
     let mut plan = Plan {
         update: update.name.clone(),
         image: update.image.clone(),
-        look_again: look_again(&decisions, settings, now),
         ..Plan::default()
     };
     let wanted = wanted(
         service, observed, settings, &history, &update, &decisions, &mut plan,
     );
-    write(service, observed, wanted.children, &mut plan);
+    write(service, observed, wanted.children, now, &mut plan, &mut decisions);
     delete(service, observed, &wanted.keep, &mut plan);
+    plan.look_again = look_again(&decisions, settings, now);
     plan.decisions = decisions;
     plan
 }
@@ -112,7 +117,7 @@ fn history(service: &Validated, observed: &Observed) -> Vec<(i64, Revision)> {
         .children
         .iter()
         .filter(|child| child.is_owned_by(&service.uid))
-        .filter_map(Revision::read)
+        .filter_map(|live| Revision::read(&service.names, live))
         .collect();
     all.sort_by(|(a, x), (b, y)| (a, &x.name).cmp(&(b, &y.name)));
     all
@@ -272,27 +277,45 @@ fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTr
 }
 
 /// Which of the wanted objects must be written.
-fn write(service: &Validated, observed: &Observed, children: Vec<Child>, plan: &mut Plan) {
+fn write(
+    service: &Validated,
+    observed: &Observed,
+    children: Vec<Child>,
+    now: Timestamp,
+    plan: &mut Plan,
+    decisions: &mut Decisions,
+) {
     for child in children {
-        let live = observed.child(child.reference.kind, &child.reference.name);
-        match live {
-            None => plan.write.push(Write { child, uid: None }),
+        let Some(live) = observed.child(child.reference.kind, &child.reference.name) else {
+            plan.write.push(Write {
+                child,
+                uid: None,
+                undoes: false,
+            });
+            continue;
+        };
+        if live.is_deleting() {
             // It is made anew when it is gone.
-            Some(live) if live.is_deleting() => {}
-            Some(live) if !live.is_owned_by(&service.uid) => plan.collisions.push(child.reference),
-            Some(live) if is_changed(&child, live, observed) => {
-                let uid = Some(live.uid.clone());
-                plan.write.push(Write { child, uid });
-            }
-            Some(_) => {}
+            continue;
+        }
+        if !live.is_owned_by(&service.uid) {
+            plan.collisions.push(child.reference);
+            continue;
+        }
+        let written = observed.written.get(&child.reference);
+        let edited =
+            written.is_some_and(|written| written.uid != live.uid || written.digest != live.digest());
+        let outdated = written.is_none() || live.desired_hash() != Some(child.hash.as_str());
+        if edited && !contest::may_undo(&child.reference, observed, now, decisions) && !outdated {
+            plan.contested.push(child.reference);
+        } else if edited || outdated {
+            plan.write.push(Write {
+                uid: Some(live.uid.clone()),
+                child,
+                undoes: edited,
+            });
         }
     }
-}
-
-fn is_changed(child: &Child, live: &Live, observed: &Observed) -> bool {
-    let written = observed.written.get(&child.reference);
-    live.desired_hash() != Some(child.hash.as_str())
-        || written.is_none_or(|written| written.uid != live.uid || written.digest != live.digest())
 }
 
 /// What the service owns and doesn't want any more. Kinds in reverse order; policies in the reverse of their own, so that

@@ -10,7 +10,8 @@ use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kvasir_operator_api::{
     AcceleratorSpec, EngineSpec, InferenceServiceSpec, ModelFormat, ModelSource, SchedulingSpec, TlsMode,
-    TopologySpec, labels, names,
+    TopologySpec, labels,
+    names::{self, Names},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -99,13 +100,15 @@ impl Revision {
         }
     }
 
-    /// Reads a kept revision. One that can't be read is no revision.
-    pub fn read(live: &Live) -> Option<(i64, Self)> {
+    /// Reads a kept revision. One that can't be read is no revision. Its name is that of the object, which nobody can edit.
+    pub fn read(names: &Names, live: &Live) -> Option<(i64, Self)> {
         if live.reference.kind != Kind::ControllerRevision {
             return None;
         }
         let mut revision: Self = serde_json::from_value(live.object["data"].clone()).ok()?;
-        live.label(labels::REVISION)?.clone_into(&mut revision.name);
+        names
+            .revision_hash(&live.reference.name)?
+            .clone_into(&mut revision.name);
         Some((live.object["revision"].as_i64()?, revision))
     }
 

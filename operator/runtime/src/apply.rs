@@ -4,6 +4,7 @@
 //! server's side, with its uid as a precondition. The first object that can't be written ends the round: what follows may
 //! depend on it, as pods do on the policies that protect them.
 
+use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kvasir_operator_api::labels;
@@ -117,6 +118,10 @@ impl Applier<'_> {
         };
         self.metrics
             .wrote(reference.kind, write.uid.is_some(), result.is_ok());
+        if write.undoes && result.is_ok() {
+            self.metrics.undid(reference.kind);
+            self.cache.undid(self.key, reference, Timestamp::now());
+        }
         if let Err(error) = &result
             && !error.source_error().is_some_and(is_fenced)
             && !matches!(error, ApplyError::Changed(_))
@@ -150,14 +155,21 @@ impl Applier<'_> {
         let reference = &child.reference;
         let mut object = child.object.clone();
         object["metadata"]["uid"] = uid.into();
-        self.claim(reference, &mut object).await?;
-        let params = PatchParams::apply(MANAGER).force();
-        let patch = Patch::Apply(&object);
-        match self
-            .api(reference.kind)
-            .patch(&reference.name, &params, &patch)
-            .await
-        {
+        let api = self.api(reference.kind);
+        let result = if reference.kind == Kind::ControllerRevision {
+            // Its data is immutable down to the order of keys, which an apply changes: only the rest is written.
+            let patch = Patch::Merge(without_data(object));
+            let params = PatchParams {
+                field_manager: Some(MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
+            api.patch(&reference.name, &params, &patch).await
+        } else {
+            self.claim(reference, &mut object).await?;
+            let params = PatchParams::apply(MANAGER).force();
+            api.patch(&reference.name, &params, &Patch::Apply(&object)).await
+        };
+        match result {
             Ok(answer) => self.remember(reference, answer),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.look(reference).await?;
@@ -329,6 +341,13 @@ fn failed(reference: &ObjectRef, source: kube::Error) -> ApplyError {
         object: reference.clone(),
         source,
     }
+}
+
+fn without_data(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("data");
+    }
+    object
 }
 
 fn parse(reference: &ObjectRef, object: &Value) -> Result<DynamicObject, ApplyError> {

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::certificates::OwnIdentity;
+use jiff::Timestamp;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
+use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::observed::{GroupLoad, NodeView, PodView, Written};
 
 /// Namespace and base name of a service: what its children's label says.
@@ -38,6 +40,7 @@ pub(crate) struct Snapshot {
     pub(crate) pods: Vec<SeenPod>,
     pub(crate) nodes: BTreeMap<String, NodeView>,
     pub(crate) written: BTreeMap<ObjectRef, Written>,
+    pub(crate) undone: BTreeMap<ObjectRef, Undone>,
     pub(crate) failed: BTreeMap<ObjectRef, String>,
     pub(crate) loads: BTreeMap<i32, GroupLoad>,
     /// Names that objects without our label have: they aren't watched.
@@ -49,6 +52,7 @@ struct Entry {
     children: BTreeMap<ObjectRef, Seen>,
     pods: BTreeMap<String, SeenPod>,
     written: BTreeMap<ObjectRef, Written>,
+    undone: BTreeMap<ObjectRef, Undone>,
     failed: BTreeMap<ObjectRef, String>,
     loads: BTreeMap<i32, GroupLoad>,
     strangers: BTreeSet<ObjectRef>,
@@ -254,6 +258,7 @@ impl Cache {
             pods: entry.pods.values().cloned().collect(),
             nodes: nodes.collect(),
             written: entry.written.clone(),
+            undone: entry.undone.clone(),
             failed: entry.failed.clone(),
             loads: entry.loads.clone(),
             strangers: entry.strangers.iter().cloned().collect(),
@@ -278,6 +283,14 @@ impl Cache {
         entry.written.insert(live.reference.clone(), written);
         entry.failed.remove(&live.reference);
         entry.strangers.remove(&live.reference);
+    }
+
+    /// Counts that an object was set back.
+    pub(crate) fn undid(&self, key: &ServiceKey, reference: &ObjectRef, now: Timestamp) {
+        let mut inner = self.lock();
+        let undone = &mut inner.services.entry(key.clone()).or_default().undone;
+        let next = Undone::once_more(undone.get(reference).copied(), now);
+        undone.insert(reference.clone(), next);
     }
 
     /// Takes over what an earlier operator wrote.
@@ -306,6 +319,7 @@ impl Cache {
     pub(crate) fn forget_written(&self, key: &ServiceKey, reference: &ObjectRef) {
         if let Some(entry) = self.lock().services.get_mut(key) {
             entry.written.remove(reference);
+            entry.undone.remove(reference);
             entry.failed.remove(reference);
         }
     }
@@ -369,6 +383,7 @@ impl Cache {
         let mut inner = self.lock();
         if let Some(entry) = inner.services.get_mut(key) {
             entry.written.clear();
+            entry.undone.clear();
             entry.failed.clear();
             entry.strangers.clear();
             entry.loads.clear();

@@ -35,6 +35,7 @@ pub(crate) async fn gather(
         pods: seen.pods.into_iter().map(|pod| pod.view).collect(),
         nodes: seen.nodes,
         written: seen.written,
+        undone: seen.undone,
         loads: seen.loads,
         failed_writes: seen.failed,
         certificates,

@@ -40,6 +40,7 @@ pub(crate) struct Metrics {
     rounds: Family<Labels, Counter>,
     round_seconds: Histogram,
     requests: Family<Labels, Counter>,
+    undone: Family<Labels, Counter>,
     watch_failures: Family<Labels, Counter>,
     leader: Gauge,
     running: Arc<Running>,
@@ -105,6 +106,12 @@ impl Metrics {
             "Requests that change something, by kind, verb and result",
             requests.clone(),
         );
+        let undone = Family::default();
+        registry.register(
+            "edits_undone",
+            "Objects that somebody changed and that were set back, by kind",
+            undone.clone(),
+        );
         let watch_failures = Family::default();
         registry.register(
             "watch_failures",
@@ -121,6 +128,7 @@ impl Metrics {
             rounds,
             round_seconds,
             requests,
+            undone,
             watch_failures,
             leader,
             running: Arc::default(),
@@ -158,6 +166,11 @@ impl Metrics {
 
     pub(crate) fn wrote(&self, kind: Kind, exists: bool, done: bool) {
         self.count(&kind.to_string(), if exists { "apply" } else { "create" }, done);
+    }
+
+    pub(crate) fn undid(&self, kind: Kind) {
+        let labels = vec![("kind", kind.to_string())];
+        self.undone.get_or_create(&labels).inc();
     }
 
     pub(crate) fn deleted(&self, kind: Kind, done: bool) {
@@ -221,14 +234,13 @@ impl Collector for Observed {
             ("services", services.len()),
         ];
         let help = "Objects that the caches hold";
-        let mut metric =
-            encoder.encode_descriptor("kvasir_operator_cached", help, None, MetricType::Gauge)?;
+        let mut metric = encoder.encode_descriptor("cached", help, None, MetricType::Gauge)?;
         for (kind, count) in held {
             let value = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             value.encode(metric.encode_family(&[("kind", kind)])?)?;
         }
         let help = "A condition of a service with its status and reason; always 1";
-        let name = "kvasir_operator_service_condition";
+        let name = "service_condition";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for service in &services {
             let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
@@ -245,7 +257,7 @@ impl Collector for Observed {
             }
         }
         let help = "Groups of a service, by state";
-        let name = "kvasir_operator_service_groups";
+        let name = "service_groups";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for service in &services {
             let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
@@ -271,7 +283,7 @@ fn restarts(
     mut encoder: DescriptorEncoder<'_>,
 ) -> Result<(), std::fmt::Error> {
     let help = "Restarts of all pods of a service's groups within the present windows";
-    let name = "kvasir_operator_service_group_restarts";
+    let name = "service_group_restarts";
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for service in services {
         let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());

@@ -11,8 +11,8 @@
 //!    The oldest revision goes first, then the group with fewest running requests. One that doesn't serve goes before, as
 //!    soon as the new revision has proven itself.
 //! 4. Groups above the wanted number go: those that don't serve first, then those with fewest running requests.
-//! 5. A draining group is deleted when its requests have ended, or after the drain timeout. Once the gateways have heard of
-//!    it, its engines are told to take nothing new.
+//! 5. A draining group is deleted when its requests have ended, or after the drain timeout. Its engines are told at once to
+//!    take nothing new: gateways read that in the load they report, and a request that is refused goes to another group.
 //! 6. While a canary is tried there is one group of the target revision and no stale group leaves.
 //! 7. A rollout fails when it makes no progress in time, when a new group uses up its restarts, or when a canary fails
 //!    too many requests. Then the target becomes the last good revision, until the spec changes.
@@ -185,7 +185,7 @@ impl Rollout<'_> {
                 None => self.settings.drain_settle.min(timeout),
             };
             let due = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
-            // The gateway hears of the drain with the next configuration: a request may still be on its way.
+            // Gateways hear of the drain from the engine: a request may still be on its way.
             let settled = since
                 .saturating_add(self.settings.drain_settle.min(timeout))
                 .unwrap_or(Timestamp::MAX);
@@ -193,9 +193,7 @@ impl Rollout<'_> {
             if self.now >= due || !group.ready {
                 doomed.push(group.memory.id);
             } else {
-                if self.now >= settled {
-                    decisions.drain.push(group.memory.id);
-                }
+                decisions.drain.push(group.memory.id);
                 next = Some(next.map_or(due, |before: Timestamp| before.min(due)));
             }
         }

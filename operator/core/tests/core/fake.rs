@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus, labels};
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
+use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::observed::{
     CertificatesView, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
 };
@@ -44,6 +45,7 @@ pub(crate) struct Fake {
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) nodes: BTreeMap<String, NodeView>,
     pub(crate) written: BTreeMap<ObjectRef, Written>,
+    pub(crate) undone: BTreeMap<ObjectRef, Undone>,
     pub(crate) loads: BTreeMap<i32, GroupLoad>,
     pub(crate) now: Timestamp,
     /// Engines of this spec.restartedAt value never become ready: they end at once.
@@ -69,6 +71,7 @@ impl Fake {
                 .map(|i| (format!("node-{i}"), NodeView::default()))
                 .collect(),
             written: BTreeMap::new(),
+            undone: BTreeMap::new(),
             loads: BTreeMap::new(),
             now: "2026-11-29T12:00:00Z".parse().unwrap(),
             broken: BTreeSet::new(),
@@ -85,6 +88,7 @@ impl Fake {
             pods: self.pods.values().map(|pod| pod.view.clone()).collect(),
             nodes: self.nodes.clone(),
             written: self.written.clone(),
+            undone: self.undone.clone(),
             loads: self.loads.clone(),
             failed_writes: BTreeMap::new(),
             certificates: Some(CertificatesView {
@@ -142,6 +146,11 @@ impl Fake {
         for write in &made.write {
             self.writes += 1;
             self.write(&write.child, write.uid.as_deref());
+            if write.undoes {
+                let before = self.undone.get(&write.child.reference).copied();
+                let undone = Undone::once_more(before, self.now);
+                self.undone.insert(write.child.reference.clone(), undone);
+            }
         }
         for delete in &made.delete {
             self.writes += 1;
@@ -358,6 +367,7 @@ impl Fake {
     /// Another operator process takes over what the status vouches for, and knows nothing else.
     pub(crate) fn restart_operator(&mut self) {
         self.written.clear();
+        self.undone.clear();
         self.written = adopt(&self.observe(), UID);
     }
 

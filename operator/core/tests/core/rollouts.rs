@@ -267,10 +267,7 @@ fn scaling_down_drains_the_group_with_fewest_requests_and_waits_for_them() {
     assert_eq!(draining, [1]);
     fake.tick(5);
     let early = fake.reconcile();
-    assert!(
-        early.decisions.drain.is_empty(),
-        "gateways may not have heard of it"
-    );
+    assert_eq!(early.decisions.drain, [1], "gateways hear of it from the engine");
     fake.tick(55);
     let later = fake.reconcile();
     assert_eq!(later.decisions.drain, [1]);
@@ -278,6 +275,20 @@ fn scaling_down_drains_the_group_with_fewest_requests_and_waits_for_them() {
     fake.loads.insert(1, GroupLoad::default());
     fake.reconcile();
     assert_eq!(fake.sets().len(), 2);
+}
+
+#[test]
+fn an_idle_group_is_told_to_take_nothing_new_before_it_goes() {
+    let mut fake = ready(2);
+    fake.loads = [0, 1].map(|id| (id, GroupLoad::default())).into();
+    fake.edit(|spec| spec.replicas = 1);
+    fake.reconcile();
+    assert_eq!(fake.reconcile().decisions.drain, [1]);
+    assert_eq!(
+        fake.sets().len(),
+        2,
+        "requests that were sent before gateways heard of it arrive"
+    );
 }
 
 #[test]

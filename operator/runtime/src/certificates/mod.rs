@@ -397,7 +397,13 @@ impl Work<'_> {
             child.object["metadata"]["resourceVersion"] = found.version.clone().into();
         }
         let uid = found.map(|found| found.uid.clone());
-        self.applier.write(&Write { child, uid }).await?;
+        self.applier
+            .write(&Write {
+                child,
+                uid,
+                undoes: false,
+            })
+            .await?;
         Ok(())
     }
 }
