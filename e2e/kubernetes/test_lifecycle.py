@@ -1,0 +1,90 @@
+"""Operators that come and go while services stay."""
+
+import signal
+import time
+
+from running import is_ready, wait_until
+
+
+def numbers(children):
+    """What a write would change."""
+    return {key: (item["metadata"]["uid"], item["metadata"].get("generation", item["metadata"]["resourceVersion"])) for key, item in children.items()}
+
+
+def test_everything_goes_with_the_service_even_while_no_operator_runs(api, space, operators):
+    operator = operators().wait_for("working")
+    space.create()
+    space.at_rest()
+    assert operator.stop() == 0
+    assert not space.service()["metadata"].get("finalizers")
+    api.delete("InferenceService", space.name, "chat")
+    wait_until(lambda: not space.children(), lambda: list(space.children()))
+
+
+def test_a_restarted_operator_changes_nothing(space, operators):
+    """kubeai#383 and others: a restart at idle must neither lose nor move anything."""
+    first = operators().wait_for("working")
+    space.create(replicas=2)
+    space.ready()
+    before = numbers(space.at_rest())
+    status = space.status()
+    assert first.stop() == 0
+    second = operators().wait_for("working")
+    wait_until(lambda: second.figure("kvasir_operator_reconciles_total", result="done") >= 1, "a round")
+    time.sleep(2)
+    assert numbers(space.children()) == before
+    assert space.status() == status
+    assert not list(second.writes())
+
+
+def test_50_services_live_while_no_operator_runs(api, space, operators):
+    """KAI-Scheduler#883: an admission webhook that is down blocks everybody. There is none."""
+    operator = operators("--lease-duration=3").wait_for("working")
+    space.create()
+    space.ready()
+    operator.send(signal.SIGKILL)
+    operator.process.wait()
+    space.change({"replicas": 2})
+    before = space.uids()["chat-g0-0"]
+    api.delete("Pod", space.name, "chat-g0-0")
+    wait_until(lambda: is_ready(pod := space.get("Pod", "chat-g0-0")) and pod["metadata"]["uid"] != before, "the pod comes back")
+    operators("--lease-duration=3").wait_for("working")
+    wait_until(lambda: space.status().get("readyReplicas") == 2, lambda: space.status())
+
+
+def test_14_a_service_that_slept_through_an_upgrade_wakes(cluster, space, operators):
+    """dynamo#14278: scaled to zero before the operator's upgrade, stuck after."""
+    first = operators().wait_for("working")
+    space.create(replicas=0)
+    space.wait("EnginesReady", "False", "ScaledToZero")
+    assert first.stop() == 0
+    operators().wait_for("working")
+    cluster.kubectl("-n", space.name, "scale", "kis/chat", "--replicas=1")
+    space.ready()
+
+
+def test_a_secret_that_was_deleted_is_there_again_when_a_pod_needs_it(api, space, operators):
+    """Secrets are read by name and never listed, so no watch shows that one is gone; a pod that waits for it does."""
+    operators("--resync=3600").wait_for("working")
+    space.create()
+    space.ready()
+    secret = next(name for kind, name in space.at_rest() if kind == "Secret" and "-g0" in name)
+    api.delete("Secret", space.name, secret)
+    before = space.uids()["chat-g0-0"]
+    api.delete("Pod", space.name, "chat-g0-0")
+    wait_until(lambda: is_ready(pod := space.get("Pod", "chat-g0-0")) and pod["metadata"]["uid"] != before, "the pod comes back")
+    assert space.get("Secret", secret)
+
+
+def test_figures_name_what_services_are_and_what_was_done(api, space, operators):
+    operator = operators().wait_for("working")
+    space.create()
+    space.at_rest()
+    status, text = operator.ask("/metrics")
+    assert status == 200
+    assert f'kvasir_operator_service_condition{{namespace="{space.name}",service="chat",condition="Accepted",status="True",reason="Valid"}} 1' in text
+    assert operator.figure("kvasir_operator_writes_total", kind="StatefulSet", verb="create", result="done") == 1
+    assert operator.figure("kvasir_operator_leader") == 1
+    assert operator.ask("/healthz") == (200, "ok\n")
+    api.delete("InferenceService", space.name, "chat")
+    wait_until(lambda: 'service="chat"' not in operator.ask("/metrics")[1], "the figures go")
