@@ -131,7 +131,9 @@ impl Authenticator {
         verifier: &dyn SignatureVerifier,
         now: UnixSeconds,
     ) -> Result<Identification, Reason> {
-        if let Some(bearer) = presented.bearer {
+        if let Some(bearer) = presented.bearer
+            && !self.ignores_bearers()
+        {
             return self.identify_bearer(bearer, verifier, now);
         }
         if let Some(certificate) = presented.certificate {
@@ -157,6 +159,12 @@ impl Authenticator {
     pub fn reviewed(&self, facts: &ReviewFacts) -> Result<Principal, Reason> {
         let rules = self.review.as_ref().ok_or(Reason::UnknownKind)?;
         rules.principal(facts)
+    }
+
+    /// Everybody is served and no bearer could be good: OpenAI's clients always send one, also where none is asked for.
+    fn ignores_bearers(&self) -> bool {
+        let any_could_be_good = !self.keys.is_empty() || !self.issuers.is_empty() || self.review.is_some();
+        self.anonymous != Anonymous::Refused && !any_could_be_good
     }
 
     fn identify_bearer(
