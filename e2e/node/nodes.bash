@@ -260,7 +260,7 @@ node_end() {
 # Leaves the machine as it was.
 nodes_end() {
     local node
-    [ -f "$state/nodes" ] || return 0
+    has_nodes || return 0
     for node in $(node_names); do node_end "$node"; done
     ip link delete "$bridge" 2>/dev/null || true
     if [ -f "$state/sysctl" ]; then sysctl -q -p "$state/sysctl"; fi

@@ -256,7 +256,10 @@ class Load:
 
     def __init__(self, process):
         self.process = process
-        assert json.loads(self.process.stdout.readline())["streaming"], self.process.stderr.read()
+        line = self.process.stdout.readline()
+        if line.strip() != '{"streaming": true}':
+            self.process.kill()
+            raise AssertionError(f"no stream began: {line} {self.process.communicate()[1]}")
 
     def stop(self):
         """Ends it after the running requests and returns what it counted."""
