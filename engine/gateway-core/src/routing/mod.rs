@@ -31,7 +31,7 @@ pub use circuit::{Circuit, CircuitConfig, OpenReason};
 pub use engine::{Capacity, LoadReport};
 pub use feed::{Followed, KvBatch};
 pub use request::{Choice, EngineView, JoinError, NoEngine, RouteRequest};
-pub use retry::{Retry, RetryBudget, RetryConfig};
+pub use retry::{Attempt, Retry, RetryBudget, RetryConfig};
 pub use revisions::Revisions;
 pub use router::{Router, RouterConfig};
 pub use ticket::{EngineFailure, Outcome, Ticket};

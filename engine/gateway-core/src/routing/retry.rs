@@ -1,7 +1,10 @@
 //! Whether a failed request is tried at another engine.
 //!
-//! Only before its first token: afterwards the client would read two beginnings. Only within a budget: when many requests fail, retries
-//! multiply the load on the engines that are left. Law: over any history, retries don't exceed the reserve plus the given part of requests.
+//! Only before its first token: afterwards the client would read two beginnings. Only within a budget: when engines refuse or delay many
+//! requests, retries multiply the load. Law: over any history, retries at engines that are still in use don't exceed the reserve plus the
+//! given part of requests. Requests of an engine that is out of use (its process is gone, it's about to end, or it was ejected) cost no
+//! budget: what they loaded is gone with it, and they wait in the same bounded queue as all others. However, a request that has lost several
+//! engines may be what kills them, so its attempts are counted; a refusal of an engine that is about to end doesn't count.
 //! Requests are never sent to two engines at once (no hedging): a second prefill costs more than the wait it saves.
 
 use super::ticket::EngineFailure;
@@ -15,6 +18,19 @@ pub struct RetryConfig {
     pub permille: u32,
     /// Retries that are possible without any request before.
     pub reserve: u32,
+}
+
+/// A request that failed at an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    /// What happened.
+    pub failure: EngineFailure,
+    /// Whether its first token had come.
+    pub has_begun: bool,
+    /// Engines that it has failed at, with this one and without those that only refused it because they were about to end.
+    pub attempts: u32,
+    /// Whether the engine gets no requests any more.
+    pub is_out_of_use: bool,
 }
 
 /// What becomes of a failed request.
@@ -66,17 +82,20 @@ impl RetryBudget {
         self.credit = credit.min(Self::cap(&self.config));
     }
 
-    /// Whether a request that failed at its `attempts`-th engine is sent to another one. If so it's paid for.
-    pub fn retry(&mut self, failure: EngineFailure, has_begun: bool, attempts: u32) -> Retry {
-        if has_begun {
+    /// Whether a request that failed is sent to another engine. If so it's paid for.
+    pub fn retry(&mut self, attempt: Attempt) -> Retry {
+        if attempt.has_begun {
             return Retry::AlreadyBegun;
         }
         // An engine that answers with a failure of its own may have been led to it by the request.
-        if failure == EngineFailure::Internal {
+        if attempt.failure == EngineFailure::Internal {
             return Retry::NotRetryable;
         }
-        if attempts >= self.config.max_attempts {
+        if attempt.attempts >= self.config.max_attempts {
             return Retry::OutOfAttempts;
+        }
+        if attempt.is_out_of_use {
+            return Retry::Elsewhere;
         }
         match self.credit.checked_sub(1000) {
             Some(credit) => {

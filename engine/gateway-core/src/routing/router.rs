@@ -255,6 +255,12 @@ impl Router {
         })
     }
 
+    /// Whether an engine gets no requests: it's gone, about to end, or ejected.
+    pub fn is_out_of_use(&self, id: EngineId, now: Micros) -> bool {
+        let engine = self.known().find(|engine| engine.id == id);
+        engine.is_none_or(|engine| engine.is_draining || !engine.circuit.admits(now))
+    }
+
     /// The index, for its figures.
     pub fn index(&self) -> &PrefixIndex {
         &self.index

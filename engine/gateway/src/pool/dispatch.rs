@@ -1,6 +1,7 @@
 //! Sends a request to an engine, and elsewhere if that fails before its first token.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -9,7 +10,9 @@ use kvasir_client::types::{Error, ErrorCode, GenerateRequest, SequenceOutput};
 use kvasir_client::{EngineClient, GrpcClient, OutputStream};
 use kvasir_edge::Source;
 use kvasir_edge::pipeline::engine_error;
-use kvasir_gateway_core::routing::{EngineFailure, EngineId, NoEngine, Outcome, Retry, RouteRequest, Ticket};
+use kvasir_gateway_core::routing::{
+    Attempt, EngineFailure, EngineId, NoEngine, Outcome, Retry, RouteRequest, Ticket,
+};
 use kvasir_gateway_core::waiting::{Refusal, Waiter};
 
 use super::{Pool, RevisionModel, Turn};
@@ -62,7 +65,8 @@ pub(crate) enum Failed {
 /// Sends a request until an engine begins to answer it.
 pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun, Failed> {
     let mut excluded: Vec<EngineId> = Vec::new();
-    let mut attempts = 0;
+    // Engines that it was sent to, and those that it failed at.
+    let (mut num_sent, mut attempts) = (0, 0);
     let mut last_failure = None;
     pool.lock().budget.request();
     loop {
@@ -80,8 +84,8 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
             // Between turn and choice the last engine went; the next turn waits or is refused.
             Err(NoEngine::NoneKnown | NoEngine::AllDraining | NoEngine::AllEjected) => continue,
         };
-        attempts += 1;
-        place.attempts = attempts;
+        num_sent += 1;
+        place.attempts = num_sent;
         let error = match first_output(pool, &place.client, &job.request).await {
             Ok((first, rest)) => {
                 place.begun();
@@ -95,14 +99,9 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
         };
         place.finish(Outcome::Failed(failure));
         pool.metrics.engine_failed(failure);
-        let retry = {
-            let mut core = pool.lock();
-            if failure == EngineFailure::ShuttingDown {
-                // Its report says so in a moment; nobody else should have to find out.
-                core.router.set_draining(engine_id, true);
-            }
-            core.budget.retry(failure, false, attempts)
-        };
+        attempts += u32::from(failure != EngineFailure::ShuttingDown);
+        let is_gone = failure == EngineFailure::ConnectionLost && is_gone(&place.client).await;
+        let retry = retry(pool, engine_id, (failure, is_gone), attempts);
         tracing::info!(
             engine = place.engine,
             code = failure.code(),
@@ -122,6 +121,32 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
         last_failure = Some(failed);
         job.random = job.random.rotate_left(7).wrapping_add(1);
     }
+}
+
+/// Whether the connection is lost, and not one request alone. All that it carried end at the same time, a moment before it's known.
+async fn is_gone(client: &GrpcClient) -> bool {
+    tokio::time::timeout(MOMENT, client.disconnected()).await.is_ok()
+}
+
+/// Longest time between the end of a connection's requests and its own.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Whether a request goes on after an engine has failed it.
+fn retry(pool: &Pool, engine: EngineId, (failure, is_gone): (EngineFailure, bool), attempts: u32) -> Retry {
+    let now = pool.clock.now();
+    let mut core = pool.lock();
+    if is_gone || failure == EngineFailure::ShuttingDown {
+        // Its report says so in a moment, or its link takes it away; nobody else should have to find out, and who waits for an engine must
+        // not take this one for one that can be used.
+        core.router.set_draining(engine, true);
+    }
+    let is_out_of_use = core.router.is_out_of_use(engine, now);
+    core.budget.retry(Attempt {
+        failure,
+        has_begun: false,
+        attempts,
+        is_out_of_use,
+    })
 }
 
 fn choose(

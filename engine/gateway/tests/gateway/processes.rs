@@ -2,24 +2,29 @@
 //!
 //! An engine's process is this test program again, which runs [`engine_process`] alone.
 
+use std::io::{BufRead, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kvasir_service::Engine;
 use kvasir_service::grpc::Listener;
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::Control;
+use crate::executor::{Control, DEADLINE};
 use crate::support::*;
 
 const LISTEN: &str = "KVASIR_TEST_ENGINE_LISTEN";
 const INSTANCE: &str = "KVASIR_TEST_ENGINE_INSTANCE";
+/// Milliseconds of a step, in a file that the test changes.
+const PACE: &str = "KVASIR_TEST_ENGINE_PACE";
+/// What makes an engine's process end when its requests have.
+const DRAIN: &str = "drain";
 const NUM_TOKENS: u32 = 200;
-/// Of a step, so that streams last long enough to be interrupted.
-const PACE: Duration = Duration::from_millis(5);
 
 /// Not a test: what an engine's process runs. It ends with its parent.
 #[test]
@@ -32,18 +37,14 @@ fn engine_process() {
     let control = Arc::new(Control::default());
     control.hold();
     let pacemaker = Arc::clone(&control);
+    let pace = PathBuf::from(std::env::var_os(PACE).unwrap());
     std::thread::spawn(move || {
         loop {
-            std::thread::sleep(PACE);
+            let millis = std::fs::read_to_string(&pace).ok();
+            let millis = millis.and_then(|text| text.parse().ok()).unwrap_or(1);
+            std::thread::sleep(Duration::from_millis(millis));
             pacemaker.allow(1);
         }
-    });
-    // Its input closes when the parent goes.
-    let stop = CancellationToken::new();
-    let parent = stop.clone();
-    std::thread::spawn(move || {
-        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap_or_default();
-        parent.cancel();
     });
     let options = EngineOptions {
         instance: instance.leak(),
@@ -54,7 +55,21 @@ fn engine_process() {
         let engine = Engine::start(setup(&control, &options)).unwrap();
         let address = listen.to_str().unwrap().parse().unwrap();
         let server = Listener::Tcp(address).bind().await.unwrap();
-        server.serve(&engine, stop).await.unwrap();
+        let stop = CancellationToken::new();
+        let parent = stop.clone();
+        let client = engine.client();
+        let heard = tokio::task::spawn_blocking(|| {
+            // It closes when the parent goes.
+            let mut lines = std::io::stdin().lock().lines();
+            lines.any(|line| line.is_ok_and(|line| line == DRAIN))
+        });
+        tokio::join!(async { server.serve(&engine, stop).await.unwrap() }, async {
+            if heard.await.unwrap() {
+                assert_eq!(engine.drain(DEADLINE).await, 0);
+            }
+            drop(client);
+            parent.cancel();
+        });
     });
 }
 
@@ -65,11 +80,12 @@ struct Process {
 }
 
 impl Process {
-    fn start(address: SocketAddr, instance: &str) -> Self {
+    fn start(address: SocketAddr, instance: &str, folder: &Path) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--ignored", "processes::engine_process"])
             .env(LISTEN, address.to_string())
             .env(INSTANCE, instance)
+            .env(PACE, folder.join(address.port().to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -85,6 +101,20 @@ impl Process {
             .args([signal, &self.child.id().to_string()])
             .status();
         assert!(sent.unwrap().success());
+    }
+
+    fn drain(&mut self) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{DRAIN}").unwrap();
+    }
+
+    async fn ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end of an engine", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
     }
 
     fn kill(&mut self) {
@@ -136,35 +166,68 @@ struct House {
     engines: Vec<Process>,
     gateways: Vec<TestGateway>,
     num_tokens: u64,
+    num_started: usize,
+    folder: TempDir,
 }
 
 impl House {
     async fn open() -> Self {
         let addresses = [free_address(), free_address(), free_address()];
-        let engines = addresses.iter().zip(["a", "b", "c"]);
-        let engines = engines
-            .map(|(address, instance)| Process::start(*address, instance))
-            .collect();
         let more =
-            "routing: {policy: LeastRequests, firstTokenTimeoutSeconds: 2}\nwaiting: {holdSeconds: 60}";
+            "routing: {policy: LeastRequests, firstTokenTimeoutSeconds: 5}\nwaiting: {holdSeconds: 60}";
         let options = GatewayOptions {
             more: more.to_owned(),
             ..GatewayOptions::default()
         };
-        let mut gateways = Vec::new();
-        for _ in 0..2 {
-            gateways.push(
-                TestGateway::start(&addresses, options.clone())
-                    .await
-                    .with_engines(3)
-                    .await,
-            );
-        }
-        Self {
-            engines,
-            gateways,
+        let mut house = Self {
+            engines: Vec::new(),
+            gateways: Vec::new(),
             num_tokens: 0,
+            num_started: 0,
+            folder: TempDir::new().unwrap(),
+        };
+        for address in addresses {
+            house.start(address);
         }
+        for _ in 0..2 {
+            let gateway = TestGateway::start(&addresses, options.clone()).await;
+            house.gateways.push(gateway);
+        }
+        house.usable(3).await;
+        house
+    }
+
+    /// An engine that nobody has seen before.
+    fn start(&mut self, address: SocketAddr) {
+        self.num_started += 1;
+        let instance = format!("engine-{}", self.num_started);
+        let process = Process::start(address, &instance, self.folder.path());
+        self.engines.push(process);
+    }
+
+    /// From now on an engine's steps, or those of all, take so long.
+    fn pace(&self, engine: Option<usize>, millis: u64) {
+        let engines = self.engines.iter().enumerate();
+        for (_, engine) in engines.filter(|(number, _)| engine.is_none_or(|only| only == *number)) {
+            let file = self.folder.path().join(engine.address.port().to_string());
+            let new = file.with_extension("new");
+            std::fs::write(&new, millis.to_string()).unwrap();
+            std::fs::rename(new, file).unwrap();
+        }
+    }
+
+    /// Waits until both gateways can use so many engines.
+    async fn usable(&self, count: usize) {
+        let series = "kvasir_gateway_engines{state=\"usable\"}";
+        eventually(&format!("{count} usable engines"), async || {
+            for gateway in &self.gateways {
+                if gateway.metric(series).await as usize != count {
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
     }
 
     /// The sum of a metric of both.
@@ -172,10 +235,18 @@ impl House {
         self.gateways[0].metric(series).await + self.gateways[1].metric(series).await
     }
 
-    /// What clients hear of so many streams at once, while something happens.
-    async fn hear(&self, num_streams: usize, happening: impl Future<Output = ()>) -> Vec<Heard> {
+    /// Waits until so many more requests have begun than at some time before.
+    async fn begun(&self, before: f64, count: usize) {
+        eventually("streams that run", async || {
+            self.sum(BEGUN).await - before >= count as f64
+        })
+        .await;
+    }
+
+    /// What clients hear of so many streams at once.
+    async fn hear(&self, num_streams: usize) -> Vec<Heard> {
         let streams = (0..num_streams).map(|number| listen(&self.gateways[number % 2], number));
-        futures::join!(futures::future::join_all(streams), happening).0
+        futures::future::join_all(streams).await
     }
 
     /// Every token that a client has read is settled, and no other.
@@ -189,54 +260,100 @@ impl House {
     }
 }
 
+const BEGUN: &str = "kvasir_gateway_routed_requests_total";
+/// Steps so slow that no stream ends before something happens to it.
+const SLOW: u64 = 200;
+const FAST: u64 = 1;
+
 fn is_whole(heard: &Heard) -> bool {
     !heard.has_error && heard.num_tokens == u64::from(NUM_TOKENS)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn engines_die_stop_and_restart_and_every_request_is_answered_once_and_accounted_for() {
+async fn a_killed_engine_cuts_the_streams_that_it_had_begun_and_no_other() {
     let mut house = House::open().await;
-    // Killed while 100 streams run: what had begun there ends with an error, all else comes to its end.
-    let mut killed = house.engines.remove(0);
+    house.pace(None, SLOW);
+    let mut killed = house.engines.pop().unwrap();
     let killing = async {
-        eventually("streams that run", async || {
-            house.sum("kvasir_gateway_routed_requests_total").await >= 100.0
-        })
-        .await;
+        house.begun(0.0, 90).await;
         killed.kill();
+        house.pace(None, FAST);
     };
-    let heard = house.hear(100, killing).await;
+    let (heard, ()) = futures::join!(house.hear(100), killing);
     let num_cut = heard.iter().filter(|heard| heard.has_error).count();
-    assert!((1..=40).contains(&num_cut), "{num_cut} streams were cut");
-    assert_eq!(
-        heard.iter().filter(|heard| is_whole(heard)).count(),
-        100 - num_cut
-    );
+    // It had about a third of them; with which of the others it would have begun isn't known.
+    assert!((1..=60).contains(&num_cut), "{num_cut} streams were cut");
+    let num_whole = heard.iter().filter(|heard| is_whole(heard)).count();
+    assert_eq!(num_whole, 100 - num_cut);
     house.settled(&heard).await;
+    house.start(killed.address);
+    house.usable(3).await;
+}
 
-    // Stopped: it holds its connections and answers nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_engine_fails_no_request_and_its_successor_takes_its_place() {
+    let mut house = House::open().await;
+    house.pace(None, SLOW);
+    let mut drained = house.engines.pop().unwrap();
+    let file = house.folder.path().join(drained.address.port().to_string());
+    std::fs::write(&file, SLOW.to_string()).unwrap();
+    let draining = async {
+        house.begun(0.0, 20).await;
+        drained.drain();
+        let seen = "kvasir_gateway_engines{state=\"draining\"}";
+        eventually("an engine that drains", async || house.sum(seen).await == 2.0).await;
+        // What it runs ends while others come.
+        house.pace(None, FAST);
+        std::fs::write(&file, FAST.to_string()).unwrap();
+        futures::join!(drained.ended(), house.hear(20))
+    };
+    let (mut heard, (status, later)) = futures::join!(house.hear(20), draining);
+    assert!(status.success());
+    heard.extend(later);
+    assert!(heard.iter().all(is_whole));
+    house.settled(&heard).await;
+    house.start(drained.address);
+    house.usable(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_stands_still_is_ejected_and_what_it_had_not_begun_is_answered() {
+    let mut house = House::open().await;
+    // It holds its connections and answers nothing.
     house.engines[0].signal("-STOP");
-    let heard = house.hear(24, std::future::ready(())).await;
+    let heard = house.hear(60).await;
     assert!(heard.iter().all(is_whole));
     house.settled(&heard).await;
     assert!(house.sum("kvasir_gateway_engines{state=\"ejected\"}").await >= 1.0);
     house.engines[0].signal("-CONT");
+}
 
-    // Restarted, all of them: requests that come meanwhile are held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_all_engines_restart_requests_are_held_and_answered_once() {
+    let mut house = House::open().await;
+    let first = house.hear(12).await;
+    assert!(first.iter().all(is_whole));
+    house.settled(&first).await;
+    let addresses: Vec<SocketAddr> = house.engines.iter().map(|engine| engine.address).collect();
     for mut engine in std::mem::take(&mut house.engines) {
         engine.kill();
-        killed = engine;
     }
-    let usable = "kvasir_gateway_engines{state=\"usable\"}";
-    eventually("no engine", async || house.sum(usable).await == 0.0).await;
+    house.usable(0).await;
+    let streams = (0..12).map(|number| listen(&house.gateways[number % 2], number));
+    let streams = futures::future::join_all(streams);
     let restarting = async {
         eventually("requests that are held", async || {
-            house.sum("kvasir_gateway_waiting_requests").await > 0.0
+            house.sum("kvasir_gateway_waiting_requests").await == 12.0
         })
         .await;
-        killed = Process::start(killed.address, "d");
+        let started = addresses.iter().enumerate().map(|(number, address)| {
+            Process::start(*address, &format!("restarted-{number}"), house.folder.path())
+        });
+        started.collect::<Vec<Process>>()
     };
-    let heard = house.hear(12, restarting).await;
+    let (heard, restarted) = futures::join!(streams, restarting);
+    house.engines = restarted;
     assert!(heard.iter().all(is_whole));
     house.settled(&heard).await;
+    house.usable(3).await;
 }

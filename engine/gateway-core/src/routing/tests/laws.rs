@@ -166,7 +166,7 @@ proptest! {
             if is_request {
                 budget.request();
                 requests += 1;
-            } else if budget.retry(EngineFailure::Unreachable, false, 1) == Retry::Elsewhere {
+            } else if budget.retry(attempt(EngineFailure::Overloaded, 1)) == Retry::Elsewhere {
                 retries += 1;
             }
             prop_assert!(retries * 1000 <= u64::from(reserve) * 1000 + requests * u64::from(permille));
@@ -202,22 +202,57 @@ fn a_revision_that_cannot_be_used_leaves_its_part_to_the_others() {
     }
 }
 
+/// At an engine that is still in use.
+fn attempt(failure: EngineFailure, attempts: u32) -> Attempt {
+    Attempt {
+        failure,
+        has_begun: false,
+        attempts,
+        is_out_of_use: false,
+    }
+}
+
 #[test]
 fn a_request_is_retried_only_before_its_first_token_and_while_another_engine_may_do_better() {
     let mut budget = RetryBudget::new(RetryConfig::default());
-    let unreachable = EngineFailure::Unreachable;
-    assert_eq!(budget.retry(unreachable, true, 1), Retry::AlreadyBegun);
-    assert_eq!(
-        budget.retry(EngineFailure::Internal, false, 1),
-        Retry::NotRetryable
-    );
-    assert_eq!(budget.retry(unreachable, false, 3), Retry::OutOfAttempts);
+    let overloaded = |attempts| attempt(EngineFailure::Overloaded, attempts);
+    let begun = Attempt {
+        has_begun: true,
+        ..overloaded(1)
+    };
+    assert_eq!(budget.retry(begun), Retry::AlreadyBegun);
+    let internal = attempt(EngineFailure::Internal, 1);
+    assert_eq!(budget.retry(internal), Retry::NotRetryable);
+    assert_eq!(budget.retry(overloaded(3)), Retry::OutOfAttempts);
     for _ in 0..10 {
-        assert_eq!(budget.retry(unreachable, false, 2), Retry::Elsewhere);
+        assert_eq!(budget.retry(overloaded(2)), Retry::Elsewhere);
     }
-    assert_eq!(budget.retry(unreachable, false, 1), Retry::OutOfBudget);
+    assert_eq!(budget.retry(overloaded(1)), Retry::OutOfBudget);
     for _ in 0..5 {
         budget.request();
     }
-    assert_eq!(budget.retry(unreachable, false, 1), Retry::Elsewhere);
+    assert_eq!(budget.retry(overloaded(1)), Retry::Elsewhere);
+}
+
+#[test]
+fn all_requests_of_an_engine_that_is_out_of_use_go_elsewhere_but_not_for_ever() {
+    let mut budget = RetryBudget::new(RetryConfig::default());
+    for failure in [
+        EngineFailure::ConnectionLost,
+        EngineFailure::FirstTokenTimeout,
+        EngineFailure::ShuttingDown,
+    ] {
+        let lost = |attempts| Attempt {
+            is_out_of_use: true,
+            ..attempt(failure, attempts)
+        };
+        for _ in 0..1000 {
+            assert_eq!(budget.retry(lost(1)), Retry::Elsewhere);
+            assert_eq!(budget.retry(lost(2)), Retry::Elsewhere);
+        }
+        assert_eq!(budget.retry(lost(3)), Retry::OutOfAttempts);
+    }
+    // They cost nothing.
+    let overloaded = attempt(EngineFailure::Overloaded, 1);
+    assert_eq!(budget.retry(overloaded), Retry::Elsewhere);
 }
