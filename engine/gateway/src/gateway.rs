@@ -111,6 +111,7 @@ impl Gateway {
             Arc::clone(&host) as Arc<dyn kvasir_edge::Host>,
         );
         let reloader = Reloader {
+            started: loaded.config.clone(),
             file: loaded,
             live: Arc::clone(&host.live),
             pool,

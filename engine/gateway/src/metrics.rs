@@ -41,6 +41,9 @@ pub(crate) struct GatewayMetrics {
     overlap_blocks: Counter,
     reloads: Family<Labels<1>, Counter>,
     reload_ok: Level,
+    restart_needed: Family<Labels<1>, Level>,
+    /// Settings that it was said of, at any time.
+    restart_said: Mutex<BTreeSet<&'static str>>,
     levels: Levels,
 }
 
@@ -73,7 +76,15 @@ impl GatewayMetrics {
         let mismatches = "Engines refused for other assets or keys than their revision's";
         let overlap = "Blocks of their prompts that the chosen engines were thought to hold";
         let reloads = "Changed configurations, by what became of them";
+        let restart_needed = Family::<Labels<1>, Level>::default();
+        registry.register(
+            "config_restart_needed",
+            "1 for a setting of the configuration file that takes effect at the next start",
+            restart_needed.clone(),
+        );
         Self {
+            restart_needed,
+            restart_said: Mutex::default(),
             labelled: Mutex::default(),
             requests: counters(registry, "requests", "Requests by tenant, decision and reason"),
             tokens: counters(registry, "tokens", "Tokens that were settled, by tenant and kind"),
@@ -141,6 +152,19 @@ impl GatewayMetrics {
         let result = if is_ok { "applied" } else { "refused" };
         self.reloads.get_or_create(&[("result", result.to_owned())]).inc();
         self.reload_ok.set(f64::from(u8::from(is_ok)));
+    }
+
+    /// Settings that differ from those in effect until the next start.
+    pub(crate) fn waiting_for_restart(&self, settings: &[&'static str]) {
+        let mut said = self.restart_said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.extend(settings);
+        for setting in said.iter() {
+            let labels = [("setting", (*setting).to_owned())];
+            let is_waiting = settings.contains(setting);
+            self.restart_needed
+                .get_or_create(&labels)
+                .set(f64::from(u8::from(is_waiting)));
+        }
     }
 
     pub(crate) fn certificate_end(&self, which: &str, not_after: i64) {

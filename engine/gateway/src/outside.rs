@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvasir_config::gateway::{AuthConfig, GatewayConfig, JwtConfig};
+use kvasir_config::gateway::{AuthConfig, GatewayConfig, JwtConfig, TokenReviewConfig};
 use kvasir_gateway_core::auth::Authenticator;
 use tokio::sync::watch;
 
@@ -19,7 +19,9 @@ pub(crate) struct Outside {
     /// Follows issuers' key sets; `None` without issuers.
     pub(crate) keys: Option<Arc<JwksFollower>>,
     sets: Option<watch::Receiver<KeySets>>,
+    /// Of the cluster that this process is a pod of; `None` until it's needed.
     api_server: Option<ApiServer>,
+    /// With what it was configured by.
     reviewer: Option<(String, Arc<TokenReviewer>)>,
 }
 
@@ -48,20 +50,17 @@ impl Outside {
             None => Accounts::alone(replicas),
             Some(store) => Accounts::with_store(replicas, Arc::new(RedisStore::of_config(store)?)),
         };
-        let needs_api_server = config.auth.token_review.is_some() || config.engines.endpoint_slices.is_some();
+        let needs_api_server = config.engines.endpoint_slices.is_some();
         let api_server = needs_api_server.then(api_server).transpose()?;
-        let review = config.auth.token_review.as_ref().zip(api_server.as_ref());
         let mut outside = Self {
             accounts,
             keys: None,
             sets: None,
-            reviewer: review.map(|(review, server)| {
-                let reviewer = TokenReviewer::new(server.clone(), review.audience.clone());
-                (review.audience.clone(), Arc::new(reviewer))
-            }),
+            reviewer: None,
             api_server,
         };
         outside.follow_issuers(&config.auth.jwt)?;
+        outside.follow_reviews(config.auth.token_review.as_ref())?;
         Ok(outside)
     }
 
@@ -77,6 +76,28 @@ impl Outside {
         let follower = follower.transpose()?;
         self.sets = follower.as_ref().map(JwksFollower::sets);
         self.keys = follower.map(Arc::new);
+        Ok(())
+    }
+
+    /// Asks about tokens as it's configured from now on. Verdicts of a reviewer that stays the same are kept.
+    pub(crate) fn follow_reviews(&mut self, review: Option<&TokenReviewConfig>) -> Result<(), OutsideError> {
+        let Some(review) = review else {
+            self.reviewer = None;
+            return Ok(());
+        };
+        let by = reviewed_by(review);
+        if self.reviewer.as_ref().is_some_and(|(known, _)| *known == by) {
+            return Ok(());
+        }
+        let server = match &review.api_server {
+            Some(named) => ApiServer::new(&named.url, named.authorities.clone(), named.token_file.clone())?,
+            None => match &self.api_server {
+                Some(server) => server.clone(),
+                None => self.api_server.insert(api_server()?).clone(),
+            },
+        };
+        let reviewer = TokenReviewer::new(server, review.audience.clone());
+        self.reviewer = Some((by, Arc::new(reviewer)));
         Ok(())
     }
 
@@ -98,15 +119,20 @@ impl Outside {
         }
     }
 
-    /// Who asks the API server about tokens; `None` unless that was configured at the start with this audience.
+    /// Who asks the API server about tokens; `None` unless that is configured, by what could be followed.
     pub(crate) fn reviewer(&self, auth: &AuthConfig) -> Option<Arc<TokenReviewer>> {
-        let (audience, reviewer) = self.reviewer.as_ref()?;
+        let (by, reviewer) = self.reviewer.as_ref()?;
         let is_wanted = auth
             .token_review
             .as_ref()
-            .is_some_and(|review| review.audience == *audience);
+            .is_some_and(|review| reviewed_by(review) == *by);
         is_wanted.then(|| Arc::clone(reviewer))
     }
+}
+
+/// Everything that another reviewer is needed for. Rules are decided here.
+fn reviewed_by(review: &TokenReviewConfig) -> String {
+    format!("{:?} {:?}", review.audience, review.api_server)
 }
 
 /// The API server of the cluster that this process is a pod of, by the variables that Kubernetes sets.

@@ -111,6 +111,8 @@ impl ConfigFile {
 
 /// Takes over what changes.
 pub(crate) struct Reloader {
+    /// What the process began with: a part of it stays until the next start.
+    pub(crate) started: GatewayConfig,
     pub(crate) file: ConfigFile,
     pub(crate) live: Arc<ArcSwap<Live>>,
     pub(crate) pool: Arc<Pool>,
@@ -155,27 +157,26 @@ impl Reloader {
     }
 
     fn take_over(&mut self, file: ConfigFile) {
-        let needs_restart = |what: &str| {
-            tracing::warn!("{what} changed; that takes effect at the next start");
-        };
+        let waiting = waiting_for_restart(&self.started, &file.config);
+        if !waiting.is_empty() {
+            tracing::warn!(
+                settings = waiting.join(", "),
+                "these changes take effect at the next start"
+            );
+        }
+        self.metrics.waiting_for_restart(&waiting);
         let (old, new) = (&self.file.config, &file.config);
-        if (old.listen, old.operations_listen) != (new.listen, new.operations_listen) {
-            needs_restart("an address to listen on");
-        }
-        if format!("{:?}{:?}{:?}", old.tls, old.engines, old.limits.store)
-            != format!("{:?}{:?}{:?}", new.tls, new.engines, new.limits.store)
-        {
-            needs_restart("TLS, where engines are, or the limit store");
-        }
-        if format!("{:?}", old.routing) != format!("{:?}", new.routing)
-            || old.waiting.capacity != new.waiting.capacity
-        {
-            needs_restart("routing or the number of requests that wait");
-        }
         if format!("{:?}", old.auth.jwt) != format!("{:?}", new.auth.jwt)
             && let Err(error) = self.outside.follow_issuers(&new.auth.jwt)
         {
-            tracing::error!(%error, "the new issuers' keys can't be followed");
+            self.metrics.reloaded(false);
+            tracing::error!(%error, "the new issuers' keys can't be followed; the old configuration stays");
+            return;
+        }
+        if let Err(error) = self.outside.follow_reviews(new.auth.token_review.as_ref()) {
+            self.metrics.reloaded(false);
+            tracing::error!(%error, "tokens can't be reviewed as configured now; the old configuration stays");
+            return;
         }
         self.accounts.set_replicas(file.settings.replicas);
         self.pool.apply(&file.settings);
@@ -215,6 +216,32 @@ impl Reloader {
             self.metrics.certificate_end(which, not_after);
         }
     }
+}
+
+/// Settings of a new version that the process can't take over while it runs, by their places in the file.
+fn waiting_for_restart(started: &GatewayConfig, new: &GatewayConfig) -> Vec<&'static str> {
+    let is_same = |of: fn(&GatewayConfig) -> String| of(started) == of(new);
+    let settings: [(&str, bool); 8] = [
+        ("listen", is_same(|config| config.listen.to_string())),
+        (
+            "operationsListen",
+            is_same(|config| config.operations_listen.to_string()),
+        ),
+        ("auditFile", is_same(|config| format!("{:?}", config.audit_file))),
+        ("tls", is_same(|config| format!("{:?}", config.tls))),
+        ("engines", is_same(|config| format!("{:?}", config.engines))),
+        (
+            "limits.store",
+            is_same(|config| format!("{:?}", config.limits.store)),
+        ),
+        ("routing", is_same(|config| format!("{:?}", config.routing))),
+        (
+            "waiting.capacity",
+            is_same(|config| config.waiting.capacity.to_string()),
+        ),
+    ];
+    let waiting = settings.into_iter().filter(|(_, is_same)| !is_same);
+    waiting.map(|(setting, _)| setting).collect()
 }
 
 /// The digest of what is there now and what it means, if it isn't what was seen last.

@@ -112,6 +112,20 @@ pub struct TokenReviewConfig {
     pub audience: String,
     /// The first rule that fits names the tenant.
     pub rules: Vec<ReviewRuleConfig>,
+    /// The API server that reviews; left out: that of the cluster in which the gateway is a pod.
+    pub api_server: Option<ApiServerConfig>,
+}
+
+/// An API server of a cluster in which the gateway isn't a pod.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiServerConfig {
+    /// Its `https` URL.
+    pub url: String,
+    /// PEM file of the authorities of its certificate; left out: those of the system.
+    pub authorities: Option<PathBuf>,
+    /// File of the token by which the gateway is known there.
+    pub token_file: PathBuf,
 }
 
 /// Which users a rule stands for: exactly one of namespace (with or without a service account), group and username.

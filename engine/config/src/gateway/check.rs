@@ -229,6 +229,12 @@ impl<'a> Checker<'a> {
         self.require(!review.rules.is_empty(), "auth.tokenReview.rules", || {
             "at least one rule is needed".to_owned()
         });
+        if let Some(server) = &review.api_server {
+            let is_secure = server.url.starts_with("https://");
+            self.require(is_secure, "auth.tokenReview.apiServer.url", || {
+                "must begin with https://: tokens are sent there".to_owned()
+            });
+        }
         for (place, rule) in review.rules.iter().enumerate() {
             let ReviewRuleConfig {
                 namespace,

@@ -12,8 +12,8 @@ mod file;
 mod text;
 
 pub use auth::{
-    AnonymousConfig, ApiKeyConfig, ApiKeysConfig, AuthConfig, CertificateConfig, ClaimConfig, JwksConfig,
-    JwtConfig, ReviewRuleConfig, TokenReviewConfig,
+    AnonymousConfig, ApiKeyConfig, ApiKeysConfig, ApiServerConfig, AuthConfig, CertificateConfig,
+    ClaimConfig, JwksConfig, JwtConfig, ReviewRuleConfig, TokenReviewConfig,
 };
 pub use engines::{
     DnsConfig, EndpointSlicesConfig, EngineAddressConfig, EngineTlsConfig, EnginesConfig, RevisionConfig,

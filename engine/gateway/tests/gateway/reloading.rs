@@ -56,3 +56,26 @@ async fn a_bad_version_is_refused_and_counted_and_the_old_one_stays() {
     .await;
     assert_eq!(gateway.metric(refused).await, 1.0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_reload_cannot_change_is_named_until_it_is_as_at_the_start() {
+    let engine = TestEngine::start(EngineOptions::default()).await;
+    let gateway = TestGateway::start(&[engine.address], GatewayOptions::default())
+        .await
+        .with_engines(1)
+        .await;
+    let url = gateway.folder.path().join("redis-url");
+    std::fs::write(&url, "redis://127.0.0.1:1/").unwrap();
+    let store = format!("limits: {{store: {{redisUrlFile: {}}}}}", url.display());
+    gateway.write_config(&store);
+    let needed = "kvasir_gateway_config_restart_needed{setting=\"limits.store\"}";
+    eventually("the store's name", async || gateway.metric(needed).await == 1.0).await;
+    assert_eq!(gateway.complete("a", body("hi", 1)).await.status, 200);
+    gateway.write_config("routing: {maxAttempts: 7}");
+    let routing = "kvasir_gateway_config_restart_needed{setting=\"routing\"}";
+    eventually("the routing's name", async || {
+        gateway.metric(routing).await == 1.0
+    })
+    .await;
+    assert_eq!(gateway.metric(needed).await, 0.0);
+}

@@ -137,6 +137,7 @@ fn review(service: &Validated) -> TokenReviewConfig {
     TokenReviewConfig {
         audience: ChildNames::dns(&service.names.gateway(), &service.namespace),
         rules,
+        api_server: None,
     }
 }
 
