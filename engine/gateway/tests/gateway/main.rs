@@ -25,5 +25,9 @@ mod limits;
 mod processes;
 mod reloading;
 mod revisions;
+#[path = "../support/mod.rs"]
+mod scripted;
+mod secure;
 mod support;
 mod waiting;
+mod walk;

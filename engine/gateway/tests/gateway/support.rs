@@ -92,15 +92,20 @@ impl TestEngine {
 
     /// Lets it make a step every few milliseconds from now on, until the task is dropped.
     pub(crate) fn pace(&self) -> AbortOnDropHandle<()> {
-        let control = Arc::clone(&self.control);
-        control.hold();
-        AbortOnDropHandle::new(tokio::spawn(async move {
-            loop {
-                control.allow(1);
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }))
+        pace(&self.control)
     }
+}
+
+/// Steps every few milliseconds, until the task is dropped.
+pub(crate) fn pace(control: &Arc<Control>) -> AbortOnDropHandle<()> {
+    let control = Arc::clone(control);
+    control.hold();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            control.allow(1);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }))
 }
 
 impl Drop for TestEngine {
