@@ -1,12 +1,15 @@
-//! Compact YAML: an object without objects inside takes one line, so that a schema has one line per field.
+//! Compact YAML: what fits a line takes one, so that a schema has about one line per field.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
+
+/// Longest value that is written in one line though it has objects inside.
+const LINE: usize = 700;
 
 /// `value` as a YAML document.
 pub(crate) fn to_string(value: &Value) -> String {
     let mut out = String::new();
     match value {
-        Value::Object(fields) if is_deep(value) => block(fields, 0, &mut out),
+        Value::Object(fields) if nests(value) => block(fields, 0, &mut out),
         flat => {
             flow(flat, &mut out);
             out.push('\n');
@@ -17,11 +20,21 @@ pub(crate) fn to_string(value: &Value) -> String {
 
 /// Whether anything in it is worth lines of its own.
 fn is_deep(value: &Value) -> bool {
+    nests(value) && flow_text(value).len() > LINE
+}
+
+fn nests(value: &Value) -> bool {
     match value {
-        Value::Object(fields) => fields.values().any(|inner| inner.is_object() || is_deep(inner)),
+        Value::Object(fields) => fields.values().any(|inner| inner.is_object() || nests(inner)),
         Value::Array(items) => items.iter().any(Value::is_object),
         _ => false,
     }
+}
+
+fn flow_text(value: &Value) -> String {
+    let mut text = String::new();
+    flow(value, &mut text);
+    text
 }
 
 fn block(fields: &Map<String, Value>, indent: usize, out: &mut String) {
@@ -99,8 +112,15 @@ fn flow(value: &Value, out: &mut String) {
             out.push(']');
         }
         Value::String(text) => scalar(text, out),
+        Value::Number(number) => out.push_str(&number_text(number)),
         other => out.push_str(&other.to_string()),
     }
+}
+
+/// A whole number has no fraction: the definition's types keep bounds as floating-point numbers.
+fn number_text(number: &Number) -> String {
+    let text = number.to_string();
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
 /// A text without quotes where no reader could take it for anything else; JSON's quotes otherwise.
@@ -127,11 +147,24 @@ mod tests {
     fn check(value: &Value) {
         let text = to_string(value);
         let read: Value = serde_yaml::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
-        assert_eq!(&read, value, "{text}");
+        assert_eq!(whole(&read), whole(value), "{text}");
+    }
+
+    /// The value with whole numbers as integers, which YAML doesn't tell from them.
+    fn whole(value: &Value) -> Value {
+        match value {
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(key, inner)| (key.clone(), whole(inner)))
+                .collect(),
+            Value::Array(items) => items.iter().map(whole).collect(),
+            Value::Number(number) => serde_json::from_str(&number_text(number)).unwrap(),
+            other => other.clone(),
+        }
     }
 
     #[test]
-    fn an_object_without_objects_takes_one_line() {
+    fn what_fits_a_line_takes_one() {
         let text = to_string(&json!({ "a": { "type": "string", "enum": ["On", "b"] } }));
         assert_eq!(text, "a: {type: string,enum: [\"On\",b]}\n");
     }

@@ -22,8 +22,8 @@ section! {
     /// Which model, and how its text is made.
     ModelConfig, "Model" {
         "model" => model: Option<String> = None, "MODEL",
-            "A GGUF file, a folder with safetensors, or a Hugging Face repository as org/name[@revision][:quant or :file.gguf] \
-             [default: SmolLM2-135M-Instruct]";
+            "A GGUF file, a folder with safetensors, a Hugging Face repository as org/name[@revision][:quant or :file.gguf], or the address of \
+             a GGUF file as https://host/file.gguf#sha256=HEX [default: SmolLM2-135M-Instruct]";
         "served-model-name" => served_model_name: Vec<String> = Vec::new(), "NAME",
             "Name that clients ask for; repeatable, the first one is in answers [default: the model's name]";
         "model-cache" => model_cache: Option<PathBuf> = None, "DIR",

@@ -251,7 +251,10 @@ impl Shared {
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         let (report, progress) = (load.counters.report(), load.progress);
         drop(load);
+        let outcomes = self.host.live().outcomes();
         LoadReport {
+            num_finished_seqs: outcomes.finished,
+            num_failed_seqs: outcomes.failed,
             draining: *self.state.borrow() != EngineState::Ready,
             stalled_us: progress.map_or(0, |since| micros(since.elapsed())),
             process_cpu_us: micros(process_cpu_time()),

@@ -75,6 +75,7 @@ async fn a_step_that_hangs_fails_its_requests_and_the_engine_heals() {
         let load = fixture.load().await;
         assert!(!unhealthy(&load));
         assert_eq!((watchdog(&load).num_stalls, watchdog(&load).num_failed), (1, 1));
+        assert_eq!((load.num_finished_seqs, load.num_failed_seqs), (2, 1));
         assert_eq!(watchdog(&load).deadline_us, 0);
     }
 }

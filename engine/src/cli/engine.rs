@@ -12,7 +12,7 @@ use super::ports::{self, Ports};
 use super::settings::Settings;
 use super::{banner, runtime, say};
 use crate::exit::Failure;
-use crate::load::{Place, start_engine};
+use crate::load::{LoadError, Place, start_engine};
 use crate::logging;
 use crate::progress::Bars;
 use crate::signals::{DumpSignal, Signals};
@@ -46,7 +46,9 @@ async fn serve(mut settings: Settings) -> Result<(), Failure> {
             .map(|engine| (engine, model, config, place))
     });
     let (engine, model, config, place) = tokio::select! {
-        loaded = loading => loaded.map_err(|error| Failure::failed(&error))??,
+        loaded = loading => loaded
+            .map_err(|error| Failure::failed(&error))?
+            .map_err(LoadError::of_engine)?,
         name = signals.next() => {
             tracing::info!("{name} while starting; nothing to drain");
             return Ok(());

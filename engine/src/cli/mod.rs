@@ -48,7 +48,10 @@ const SERVE_AFTER_HELP: &str = concat!(
 
 const ENGINE_AFTER_HELP: &str = concat!(
     "  kvasir engine --listen unix:/tmp/kvasir.sock\n",
-    "  kvasir engine ./model.gguf --listen 127.0.0.1:50051"
+    "  kvasir engine ./model.gguf --listen 127.0.0.1:50051\n\n",
+    "Exit code: 0 stopped and drained; 1 can't start; 64 wrong configuration; 65 the model's files can't be loaded; 66 there is no such \
+     model; 69 its source can't be reached; 70 the scheduler crashed; 71 the first step failed; 73 no space left for it; 75 the shutdown \
+     was forced; 76 it isn't what its digest says; 77 its source wants another credential."
 );
 
 const CHAT_AFTER_HELP: &str = concat!(

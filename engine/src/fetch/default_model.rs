@@ -9,7 +9,7 @@ use std::path::Path;
 use kvasir_weights::Digest;
 
 use super::error::{Attempt, chain};
-use super::hub::{Client, RemoteFile};
+use super::hub::{Client, Remote, RemoteFile};
 use super::transfer::{self, Job};
 use super::{FetchError, FetchOptions, LocalModel, Progress, package};
 
@@ -97,7 +97,7 @@ fn from_hub(job: &Job<'_>, options: &FetchOptions, progress: &dyn Progress) -> R
         revision: REVISION,
         file: FILE,
     };
-    transfer::fetch(&client, &remote, job, progress)
+    transfer::fetch(&client, &Remote::Hub(remote), job, progress)
 }
 
 fn is_complete(path: &Path) -> bool {

@@ -8,6 +8,7 @@ use kvasir_weights::Digest;
 
 use super::hub::SelectError;
 use super::source::InvalidName;
+use crate::exit::ModelFault;
 
 /// A model can't be found or fetched.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +111,32 @@ pub enum FetchError {
         file: String,
         /// The revision.
         revision: String,
+    },
+    /// The server wants a credential for the address (401, 403).
+    #[error(
+        "{url}: the server answered {status}: it wants a credential, and none is sent with an address; use a signed one"
+    )]
+    UrlRefused {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// There is no file at the address (404, 410).
+    #[error("{url}: the server has no such file ({status})")]
+    NoSuchUrl {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// The server of an address answered something else.
+    #[error("{url}: the server answered {status}")]
+    UrlStatus {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
     },
     /// None of the repository's files can be used.
     #[error("can't choose a file of {repo}")]
@@ -239,6 +266,39 @@ pub enum FetchError {
 }
 
 impl FetchError {
+    /// What the failure is about, where the process that fails can say so by its exit code.
+    pub(crate) fn fault(&self) -> Option<ModelFault> {
+        Some(match self {
+            Self::Unauthorized { .. }
+            | Self::Gated { .. }
+            | Self::Forbidden { .. }
+            | Self::UrlRefused { .. } => ModelFault::Unauthorized,
+            Self::NoSuchFile { .. }
+            | Self::NoSuchRepo { .. }
+            | Self::NoSuchRevision { .. }
+            | Self::NoSuchRemoteFile { .. }
+            | Self::NoSuchUrl { .. }
+            | Self::Select { .. }
+            | Self::NotCached { .. } => ModelFault::NotFound,
+            Self::Corrupted { .. } | Self::WrongSize { .. } => ModelFault::Digest,
+            Self::NoSpace { .. } => ModelFault::NoSpace,
+            Self::Unreachable { .. }
+            | Self::Offline { .. }
+            | Self::RangeRefused { .. }
+            | Self::Truncated { .. }
+            | Self::Stalled { .. }
+            | Self::Status { .. }
+            | Self::UrlStatus { .. }
+            | Self::BadAnswer { .. }
+            | Self::Package { .. }
+            | Self::NoSource { .. } => ModelFault::Unreachable,
+            Self::InvalidName { .. }
+            | Self::NoCacheDirectory
+            | Self::InvalidEndpoint { .. }
+            | Self::Io { .. } => return None,
+        })
+    }
+
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { action, path, source }

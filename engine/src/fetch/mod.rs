@@ -1,4 +1,4 @@
-//! Model sources: local paths, Hugging Face repositories, and the default model.
+//! Model sources: local paths, Hugging Face repositories, files at addresses, and the default model.
 //!
 //! [`resolve`] turns what a person typed into files on this machine. It blocks; async callers run it on a blocking
 //! thread. What it guarantees about every file that it fetches:
@@ -15,6 +15,7 @@
 
 mod cache;
 mod default_model;
+mod direct;
 mod error;
 mod hub;
 mod lock;
@@ -27,6 +28,7 @@ mod transfer;
 use std::path::PathBuf;
 
 pub use cache::{CachedModel, list, remove};
+pub use direct::DirectModel;
 pub use error::{Attempt, FetchError};
 pub use hub::{HubModel, SelectError, Selector};
 pub use options::{FetchOptions, Timing, Token};
@@ -59,6 +61,7 @@ pub fn resolve(
         Source::Default => default_model::resolve(options, progress),
         Source::Local(path) => local(path),
         Source::Hub(model) => hub::resolve(&model, options, progress),
+        Source::Direct(model) => direct::resolve(&model, options, progress),
     }
 }
 

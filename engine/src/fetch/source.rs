@@ -1,8 +1,9 @@
-//! What a person typed, understood: a path, a repository, or the default model.
+//! What a person typed, understood: a path, a repository, an address, or the default model.
 
 use std::path::{Path, PathBuf};
 
 use super::default_model;
+use super::direct::{self, DirectModel};
 use super::hub::{HubModel, Selector};
 
 /// Where a model comes from.
@@ -14,6 +15,8 @@ pub enum Source {
     Local(PathBuf),
     /// A Hugging Face repository.
     Hub(HubModel),
+    /// A file at an address.
+    Direct(DirectModel),
 }
 
 /// Why a name can't be understood.
@@ -30,6 +33,19 @@ pub enum InvalidName {
         /// What it was taken for.
         what: &'static str,
     },
+    /// An address has no host, or characters that no address has.
+    #[error("it is no address of the form https://host/path/model.gguf#sha256=HEX")]
+    Url,
+    /// An address names something else than one GGUF file.
+    #[error(
+        "an address must name one .gguf file; of a folder with safetensors each file would need a digest of its own"
+    )]
+    NotOneFile,
+    /// An address without the digest of its file.
+    #[error(
+        "an address needs the SHA-256 of its file: append #sha256= and 64 hex digits, as sha256sum prints them"
+    )]
+    NoDigest,
     /// Pickled weights were named.
     #[error(
         "`{file}` holds pickled weights, which can run code when they are loaded; use safetensors or GGUF"
@@ -54,6 +70,9 @@ impl Source {
         }
         if default_model::is_name(model) {
             return Ok(Self::Default);
+        }
+        if direct::is_url(model) {
+            return direct::parse(model).map(Self::Direct);
         }
         parse_hub(model).map(Self::Hub)
     }

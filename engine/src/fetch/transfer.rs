@@ -12,7 +12,7 @@ use std::time::Instant;
 use kvasir_weights::Digest;
 use sha2::{Digest as _, Sha256};
 
-use super::hub::{Answer, Client, RemoteFile, Trouble};
+use super::hub::{Answer, Client, Remote, Trouble};
 use super::lock::Lock;
 use super::{FetchError, FetchEvent, Progress};
 
@@ -39,7 +39,7 @@ pub(super) struct Job<'a> {
 /// Fetches `remote` as the job says, unless the target exists when the lock is had.
 pub(super) fn fetch(
     client: &Client,
-    remote: &RemoteFile<'_>,
+    remote: &Remote<'_>,
     job: &Job<'_>,
     progress: &dyn Progress,
 ) -> Result<(), FetchError> {
@@ -93,7 +93,7 @@ impl Job<'_> {
 
 fn run_tries(
     client: &Client,
-    remote: &RemoteFile<'_>,
+    remote: &Remote<'_>,
     job: &Job<'_>,
     partial: &mut Partial,
     progress: &dyn Progress,
@@ -128,7 +128,7 @@ fn run_tries(
 /// Asks for the rest of the file and takes what comes.
 fn one_try(
     client: &Client,
-    remote: &RemoteFile<'_>,
+    remote: &Remote<'_>,
     job: &Job<'_>,
     partial: &mut Partial,
     progress: &dyn Progress,

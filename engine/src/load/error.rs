@@ -9,7 +9,7 @@ use kvasir_service::ServiceError;
 use kvasir_text::TextError;
 use kvasir_weights::WeightsError;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, ModelFault, chain};
 use crate::fetch::FetchError;
 
 /// A model that can't be served.
@@ -66,6 +66,32 @@ from_boxed!(
     Service(ServiceError),
     Edge(EdgeError),
 );
+
+impl LoadError {
+    /// As the failure of an engine process, whose exit code says what it is about.
+    pub(crate) fn of_engine(self) -> Failure {
+        let fault = match &self {
+            Self::Fetch(error) => error.fault(),
+            Self::Weights(_) | Self::Model(_) | Self::Text(_) => Some(ModelFault::BadFiles),
+            Self::Service(error)
+                if matches!(**error, ServiceError::Warmup(_) | ServiceError::StartPanicked) =>
+            {
+                Some(ModelFault::SelfTest)
+            }
+            _ => None,
+        };
+        match (fault, &self) {
+            (Some(fault), error) => Failure::Model {
+                fault,
+                text: chain(error),
+            },
+            (None, Self::Fetch(error)) if matches!(**error, FetchError::InvalidName { .. }) => {
+                Failure::Usage(chain(&self))
+            }
+            (None, _) => self.into(),
+        }
+    }
+}
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {

@@ -7,6 +7,7 @@
 )]
 
 mod cache;
+mod direct;
 mod package;
 mod refusals;
 mod stub;

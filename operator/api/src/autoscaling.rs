@@ -11,24 +11,24 @@ use crate::rules;
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules::AUTOSCALING.json()))]
 pub struct AutoscalingSpec {
-    /// Who scales: Internal (the operator), HPA, KEDA or Off.
+    /// Who scales.
     #[serde(default)]
     pub mode: AutoscalingMode,
-    /// Fewest groups; 0 needs scaleToZero.enabled.
+    /// Fewest groups.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_replicas: i32,
     /// Most groups.
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: i32,
-    /// Signals; the one that asks for most groups wins.
+    /// Signals; the largest answer wins.
     #[serde(default = "default_metrics")]
     #[schemars(length(max = 5), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub metrics: Vec<MetricTarget>,
     /// How fast the number changes.
     #[serde(default)]
     pub behavior: ScalingBehavior,
-    /// Stops all groups when nobody asks.
+    /// Stops idle services.
     #[serde(default)]
     pub scale_to_zero: ScaleToZero,
 }
@@ -51,8 +51,12 @@ pub enum AutoscalingMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricTarget {
+    /// The signal.
+    ///
     /// KVUsage (share of blocks in use), QueueDepth, RunningRequests or TimeToFirstTokenP95 (seconds).
     pub r#type: MetricType,
+    /// Average per group, for example 700m.
+    ///
     /// Average per group to aim at, for example 700m for 70 % of the blocks.
     pub target_average: Quantity,
 }
@@ -78,7 +82,7 @@ pub struct ScalingBehavior {
     pub scale_up: ScalingRules,
     /// Removing groups.
     pub scale_down: ScalingRules,
-    /// Distance from the target that changes nothing, for example 100m for 10 %.
+    /// Tolerated distance from the target.
     pub tolerance: Quantity,
 }
 
@@ -100,10 +104,10 @@ impl Default for ScalingBehavior {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScalingRules {
-    /// The most cautious decision of this long counts.
+    /// How long to be cautious.
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: i32,
-    /// Most groups added or removed per period.
+    /// Most groups per period.
     #[schemars(range(min = 1, max = 1000))]
     pub max_groups: i32,
     /// Length of the period.
@@ -127,10 +131,10 @@ impl Default for ScalingRules {
 pub struct ScaleToZero {
     /// Switches it on.
     pub enabled: bool,
-    /// Time without a request before the last group stops.
+    /// Idle time before the last group stops.
     #[schemars(range(min = 10, max = 604_800))]
     pub idle_seconds: i32,
-    /// How long the gateway parks a request while a group starts.
+    /// How long requests wait for a start.
     #[schemars(range(min = 1, max = 3600))]
     pub hold_seconds: i32,
 }

@@ -6,6 +6,7 @@ use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::{Map, Value};
 
 use crate::rules;
 
@@ -58,8 +59,28 @@ impl JsonSchema for Quantity {
         json_schema!({
             "x-kubernetes-int-or-string": true,
             "maxLength": 32,
-            "pattern": r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$",
+            "pattern": r"^([0-9]+\.?|[0-9]*\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE]-?[0-9]+)?$",
         })
+    }
+}
+
+/// What is set in a field that isn't built yet. It is kept as it is, so that the whole object stays readable, and refused with
+/// `Accepted=False/Unsupported`; its members get a schema when they are built.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Unbuilt(pub Map<String, Value>);
+
+impl JsonSchema for Unbuilt {
+    fn schema_name() -> Cow<'static, str> {
+        "Unbuilt".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
     }
 }
 
@@ -67,6 +88,8 @@ impl JsonSchema for Quantity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
+    /// Labels it must have.
+    ///
     /// Labels that an object must have, with exactly these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
@@ -107,11 +130,13 @@ pub struct NameRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Resources {
+    /// What is set aside.
+    ///
     /// What the scheduler sets aside, for example cpu and memory.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub requests: BTreeMap<String, Quantity>,
-    /// What the container may use at most.
+    /// The most it may use.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub limits: BTreeMap<String, Quantity>,
@@ -120,10 +145,10 @@ pub struct Resources {
 /// An address range and parts of it that are left out.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct IpBlock {
-    /// Addresses in CIDR form, for example 10.0.0.0/8 or 2001:db8::/32.
+    /// Addresses in CIDR form.
     #[schemars(length(min = 3, max = 43), extend("x-kubernetes-validations" = rules::CIDR.json()))]
     pub cidr: String,
-    /// Ranges within cidr that are left out.
+    /// Ranges left out of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 3, max = 43)), extend("x-kubernetes-list-type" = "set"))]
     pub except: Vec<String>,

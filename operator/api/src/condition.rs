@@ -241,7 +241,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["type", "status", "reason", "message", "lastTransitionTime"],
             "properties": {
-                "type": { "description": "Which part this is about.", "type": "string", "maxLength": 316 },
+                "type": { "description": "The part.", "type": "string", "maxLength": 316 },
                 "status": { "description": "Whether it holds.", "type": "string", "enum": ["True", "False", "Unknown"] },
                 "reason": {
                     "description": "Why, as one word.",
@@ -251,7 +251,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
                 "message": {
-                    "description": "Why, for people, with the way out.",
+                    "description": "Why, and the way out.",
                     "type": "string",
                     "maxLength": MAX_MESSAGE_BYTES,
                 },
@@ -261,7 +261,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "format": "date-time",
                 },
                 "observedGeneration": {
-                    "description": "The metadata.generation that this is about.",
+                    "description": "Generation that this is about.",
                     "type": "integer",
                     "format": "int64",
                     "minimum": 0,

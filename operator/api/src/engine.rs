@@ -11,17 +11,17 @@ use crate::rules;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EngineSpec {
-    /// Engine image; the operator's own default if left out.
+    /// Engine image. The operator's own default if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
-    /// When the image is pulled: IfNotPresent, Always or Never.
+    /// When the image is pulled.
     pub image_pull_policy: PullPolicy,
-    /// Secrets with registry credentials.
+    /// Secrets for the registry.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<NameRef>,
-    /// Longest prompt plus output in tokens; the model's own limit if left out.
+    /// Longest prompt plus output in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_model_len: Option<i32>,
@@ -33,17 +33,17 @@ pub struct EngineSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_048_576))]
     pub max_batch_tokens: Option<i32>,
-    /// Type that weights are computed in: Auto is the file's own.
+    /// Type that weights are computed in.
     pub dtype: Dtype,
-    /// Quantization of the weights; read from the files if left out. Not built yet: refused with Accepted=False/Unsupported.
+    /// Quantization of the weights (not built).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9_-]{1,32}$"))]
     pub quantization: Option<String>,
-    /// Shares the KV blocks of equal prompt beginnings.
+    /// Shares blocks of equal beginnings.
     pub prefix_caching: bool,
     /// Memory for keys and values.
     pub kv: KvSpec,
-    /// Further arguments of `kvasir engine`. What the operator sets itself is refused.
+    /// Further arguments of kvasir engine. What the operator sets itself is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
@@ -51,7 +51,7 @@ pub struct EngineSpec {
         extend("x-kubernetes-list-type" = "atomic", "x-kubernetes-validations" = rules::EXTRA_ARGS.json())
     )]
     pub extra_args: Vec<String>,
-    /// Environment of the engine container.
+    /// Further variables.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 64),
@@ -62,11 +62,11 @@ pub struct EngineSpec {
         )
     )]
     pub env: Vec<EnvVar>,
-    /// Secrets and ConfigMaps whose keys become variables.
+    /// Variables from whole objects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub env_from: Vec<EnvFrom>,
-    /// CPU and memory of each engine pod. Devices are asked for in spec.accelerator.
+    /// CPU and memory of each pod. Devices are asked for in spec.accelerator.
     pub resources: Resources,
     /// Ports of the engine pods. The network policies are made from them.
     pub ports: EnginePorts,
@@ -112,18 +112,20 @@ pub enum Dtype {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KvSpec {
-    /// Tokens in one block: 8, 16, 32 and so on; the engine's default if left out.
+    /// Tokens in one block.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub block_size: Option<i32>,
+    /// Memory for blocks; by default found out.
+    ///
     /// Memory for the block pool, for example 2Gi; found from the pod's memory limit if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
-    /// Share of the memory for weights and blocks together, in percent. Not built yet: refused with Accepted=False/Unsupported.
+    /// Percent of memory used (not built).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub memory_fraction_percent: Option<i32>,
-    /// Host memory that cold blocks move to. Not built yet: refused with Accepted=False/Unsupported.
+    /// Host memory for cold blocks (not built).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_offload: Option<Quantity>,
 }
@@ -133,22 +135,22 @@ pub struct KvSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::PORTS.json()))]
 pub struct EnginePorts {
-    /// Inference requests of the gateway.
+    /// Requests of the gateway.
     #[schemars(range(min = 1024, max = 65535))]
     pub grpc: i32,
-    /// Where the ranks of a group find rank 0.
+    /// Where ranks find rank 0.
     #[schemars(range(min = 1024, max = 65535))]
     pub rendezvous: i32,
-    /// Exchange between the ranks of a group.
+    /// Exchange between ranks.
     #[schemars(range(min = 1024, max = 65535))]
     pub collective: i32,
-    /// Prometheus metrics, for network.monitoring only.
+    /// Metrics, for network.monitoring.
     #[schemars(range(min = 1024, max = 65535))]
     pub metrics: i32,
     /// Probes of the kubelet.
     #[schemars(range(min = 1024, max = 65535))]
     pub health: i32,
-    /// Drain, load and adapters, for the operator only.
+    /// Drain and load, for the operator.
     #[schemars(range(min = 1024, max = 65535))]
     pub admin: i32,
 }

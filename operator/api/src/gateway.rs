@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{ConfigMapKeyRef, NameRef, Resources, SecretKeyRef};
+use crate::common::{ConfigMapKeyRef, NameRef, Resources, SecretKeyRef, Unbuilt};
 use crate::rules;
 
 /// The service's entrance, a Deployment of its own.
@@ -13,39 +13,43 @@ use crate::rules;
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::GATEWAY.json()))]
 pub struct GatewaySpec {
+    /// Whether there is one.
+    ///
     /// False leaves the engines without an entrance, for example behind another service's gateway.
     pub enabled: bool,
     /// Gateway pods.
     #[schemars(range(min = 0, max = 100))]
     pub replicas: i32,
-    /// Gateway image; the operator's own default if left out.
+    /// Gateway image. The operator's own default if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
-    /// CPU and memory of each gateway pod.
+    /// CPU and memory of each pod.
     pub resources: Resources,
-    /// The Service in front of the gateway pods.
+    /// The Service before the pods.
     pub service: GatewayService,
-    /// An HTTPRoute of the Gateway API in front of the Service. Not built yet: refused with Accepted=False/Unsupported.
+    /// An HTTPRoute (not built).
+    ///
+    /// An HTTPRoute of the Gateway API in front of the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub route: Option<RouteSpec>,
-    /// An Ingress in front of the Service.
+    pub route: Option<Unbuilt>,
+    /// An Ingress before the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress: Option<IngressSpec>,
-    /// A service in this namespace whose gateway serves this one too. Not built yet: refused with Accepted=False/Unsupported.
+    /// Service whose gateway is shared (not built).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway_ref: Option<NameRef>,
-    /// How a group is chosen for a request.
+    /// How a group is chosen.
     pub routing: RoutingSpec,
     /// Who may ask.
     pub auth: AuthSpec,
-    /// Bounds for all requests together.
+    /// Bounds for all requests.
     pub limits: GatewayLimits,
-    /// Who asks: models, scopes and limits of each tenant. A credential names its tenant.
+    /// Tenants, which credentials name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub tenants: Vec<TenantSpec>,
-    /// Where stored responses, files and batches live. Without it these routes answer 501.
+    /// Where responses, files and batches live (not built). Without it these routes answer 501.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_store: Option<StateStoreSpec>,
 }
@@ -74,12 +78,16 @@ impl Default for GatewaySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayService {
+    /// Its type.
+    ///
     /// ClusterIP, NodePort or LoadBalancer.
     pub r#type: ServiceType,
-    /// Port of the Service; 443, or 80 with tls.mode Off, if left out.
+    /// Its port; default 443, or 80 without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: Option<i32>,
+    /// Its annotations.
+    ///
     /// Annotations of the Service, for example for a cloud's load balancer.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
@@ -108,48 +116,20 @@ pub enum ServiceType {
     LoadBalancer,
 }
 
-/// An HTTPRoute of the Gateway API.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RouteSpec {
-    /// Gateways that the route attaches to.
-    #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "atomic"))]
-    pub parent_refs: Vec<ParentRef>,
-    /// Host names of the route.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
-    pub hostnames: Vec<String>,
-}
-
-/// A Gateway of the Gateway API.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ParentRef {
-    /// Name of the Gateway.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-    /// Its namespace; the service's own if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
-    pub namespace: Option<String>,
-    /// One listener of the Gateway; all if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
-    pub section_name: Option<String>,
-}
-
 /// An Ingress in front of the Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressSpec {
+    /// Its IngressClass.
+    ///
     /// IngressClass; the cluster's default if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub class_name: Option<String>,
-    /// Host name that the Ingress answers to.
+    /// Its host name.
     #[schemars(length(min = 1, max = 253))]
     pub host: String,
-    /// Secret with the host's certificate.
+    /// Secret with its certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub tls_secret_name: Option<String>,
@@ -159,11 +139,15 @@ pub struct IngressSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RoutingSpec {
+    /// PrefixAware prefers cached blocks.
+    ///
     /// PrefixAware (most cached blocks), LeastKV, LeastRequests, RoundRobin or Session.
     pub policy: RoutingPolicy,
-    /// Header that names a session, for policy Session.
+    /// Header that names a session.
     #[schemars(regex(pattern = r"^[A-Za-z0-9-]{1,64}$"))]
     pub session_header: String,
+    /// Characters that count (not built).
+    ///
     /// Characters of the prompt that count for PrefixAware; all if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_048_576))]
@@ -201,13 +185,13 @@ pub enum RoutingPolicy {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::AUTH.json()))]
 pub struct AuthSpec {
-    /// APIKey, JWT, TokenReview or None. None also needs the annotation kvasir.dev/allow-anonymous: "true".
+    /// None needs annotation kvasir.dev/allow-anonymous: "true".
     pub mode: AuthMode,
-    /// Secrets of this namespace that hold API keys. With none of them mode APIKey refuses every request.
+    /// Secrets with API keys; with none, mode APIKey refuses all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub api_key_secrets: Vec<NameRef>,
-    /// Tokens of an identity provider.
+    /// Tokens for mode JWT.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtSpec>,
 }
@@ -233,18 +217,22 @@ pub struct JwtSpec {
     /// Issuer that a token must name.
     #[schemars(length(min = 1, max = 1024))]
     pub issuer: String,
-    /// Audiences, one of which a token must name.
+    /// Audiences; a token names one.
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 1024)), extend("x-kubernetes-list-type" = "set"))]
     pub audiences: Vec<String>,
-    /// Where the signing keys are published. network.gatewayEgress must allow the address.
+    /// Where the keys are. network.gatewayEgress must allow the address.
     #[serde(rename = "jwksURL")]
     #[schemars(length(min = 9, max = 2048), regex(pattern = r"^https://[^\s]+$"))]
     pub jwks_url: String,
+    /// Claim that names the tenant.
+    ///
     /// Claim of a token that names its tenant, where spec.gateway.tenants lists some.
     #[serde(default = "tenant_claim")]
     #[schemars(length(min = 1, max = 253))]
     pub tenant_claim: String,
-    /// Certificate authorities of that address; the image's own if left out. Not built yet: refused with Accepted=False/Unsupported.
+    /// Authorities of jwksURL (not built).
+    ///
+    /// Certificate authorities of that address; the image's own if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_bundle_ref: Option<ConfigMapKeyRef>,
 }
@@ -256,16 +244,16 @@ pub struct GatewayLimits {
     /// Largest request body.
     #[schemars(range(min = 1024, max = 1_073_741_824))]
     pub max_body_bytes: i64,
-    /// Requests that wait in one gateway pod; more get 503.
+    /// Waiting requests per pod.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_queue: i32,
-    /// How long a request waits at most.
+    /// Longest wait of a request.
     #[schemars(range(min = 1, max = 3600))]
     pub queue_timeout_seconds: i32,
-    /// How long a request runs at most.
+    /// Longest run of a request.
     #[schemars(range(min = 1, max = 86_400))]
     pub request_timeout_seconds: i32,
-    /// Where gateway pods share the tenants' counters.
+    /// Where pods share tenants' counters.
     pub store: LimitsStore,
 }
 
@@ -286,7 +274,7 @@ impl Default for GatewayLimits {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::LIMITS_STORE.json()))]
 pub struct LimitsStore {
-    /// Local (each pod enforces its share) or Redis.
+    /// Local gives each pod its share.
     pub r#type: LimitsStoreType,
     /// Address of the Redis server. network.gatewayEgress must allow it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,22 +305,30 @@ pub struct TenantSpec {
         regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     )]
     pub name: String,
+    /// Model ids it may use; all if left out.
+    ///
     /// Model ids that the tenant may use; all of this service if left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub models: Vec<String>,
+    /// What it may do.
+    ///
     /// What the tenant may do: Inference, Operations, Admin.
     #[serde(default = "inference")]
     #[schemars(length(min = 1, max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub scopes: Vec<Scope>,
-    /// Class of its requests: smaller goes first.
+    /// Priority: smaller goes first.
     #[serde(default)]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: i32,
+    /// Share among equal priorities.
+    ///
     /// Share in a fair division among tenants of one priority.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub weight: i32,
+    /// Its limits.
+    ///
     /// Limits of the tenant; none if left out.
     #[serde(default)]
     pub limits: TenantLimits,
@@ -357,7 +353,7 @@ pub struct TenantLimits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub requests_per_minute: Option<i64>,
-    /// Tokens per minute, prompt and output together.
+    /// Tokens per minute, in and out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000_000_000_i64))]
     pub tokens_per_minute: Option<i64>,
@@ -371,6 +367,8 @@ pub struct TenantLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StateStoreSpec {
+    /// Claim of all gateway pods.
+    ///
     /// A claim that all gateway pods mount (access mode ReadWriteMany with more than one pod).
     #[schemars(length(min = 1, max = 253))]
     pub claim_name: String,

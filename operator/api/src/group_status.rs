@@ -12,15 +12,19 @@ use crate::common::time;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
+    /// Number in names.
+    ///
     /// Number in the names of the group's objects. Ids of deleted groups are used again after a rest.
     pub id: i32,
     /// Revision of its pods.
     pub revision: String,
+    /// Its state.
+    ///
     /// Pending, Starting, Ready, Draining, Recovering, Exhausted or Lost.
     pub state: GroupState,
     /// Pods that are ready.
     pub ready_pods: i32,
-    /// Pods that the group has when it is whole.
+    /// Pods of the whole group.
     pub pods: i32,
     /// Pod of rank 0.
     pub leader_pod: String,
@@ -33,24 +37,32 @@ pub struct GroupStatus {
     /// Requests that run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_requests: Option<i32>,
+    /// Restarts within the window.
+    ///
     /// Restarts of the whole group by the operator within the window.
     pub restarts: i32,
-    /// When the window of those restarts began.
+    /// When the window began.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub window_started_at: Option<Time>,
+    /// Its last restart.
+    ///
     /// When the group was last restarted as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub restarted_at: Option<Time>,
+    /// When it became incomplete.
+    ///
     /// When the group became incomplete, for the time it has to form again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub unready_since: Option<Time>,
-    /// When the group was first ready.
+    /// When it was first ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub ready_since: Option<Time>,
+    /// When its node began to evict.
+    ///
     /// When a node under it was cordoned or began to evict; a replacement is started.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
@@ -58,14 +70,14 @@ pub struct GroupStatus {
     /// The rank that failed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<RankFailure>,
-    /// Takes no new requests and leaves when the running ones have ended.
+    /// Takes no new requests.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
     /// When draining began.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub draining_since: Option<Time>,
-    /// Pods as last seen: a pod was replaced or restarted when these differ, even if nobody saw it go.
+    /// Pods as last seen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), extend("x-kubernetes-list-type" = "atomic"))]
     pub seen: Vec<SeenPod>,
@@ -105,6 +117,8 @@ pub struct RankFailure {
     pub rank: i32,
     /// The pod.
     pub pod: String,
+    /// Reason, as OOMKilled.
+    ///
     /// Reason that Kubernetes gives, for example Error or OOMKilled.
     pub reason: String,
     /// Exit code of the engine.
@@ -128,6 +142,6 @@ pub struct SeenPod {
     pub ordinal: i32,
     /// Its uid.
     pub uid: String,
-    /// Restarts of its engine container.
+    /// Its restarts.
     pub restarts: i32,
 }

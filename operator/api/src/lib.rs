@@ -33,26 +33,27 @@ pub use accelerator::{AcceleratorSpec, AcceleratorType};
 pub use autoscaling::{
     AutoscalingMode, AutoscalingSpec, MetricTarget, MetricType, ScaleToZero, ScalingBehavior, ScalingRules,
 };
-pub use common::{ConfigMapKeyRef, IpBlock, LabelSelector, NameRef, Quantity, Resources, SecretKeyRef};
+pub use common::{
+    ConfigMapKeyRef, IpBlock, LabelSelector, NameRef, Quantity, Resources, SecretKeyRef, Unbuilt,
+};
 pub use condition::{ConditionType, Reason};
 pub use crd::crd;
 pub use engine::{Dtype, EnginePorts, EngineSpec, KvSpec};
 pub use gateway::{
     AuthMode, AuthSpec, GatewayLimits, GatewayService, GatewaySpec, IngressSpec, JwtSpec, LimitsStore,
-    LimitsStoreType, ParentRef, RouteSpec, RoutingPolicy, RoutingSpec, Scope, ServiceType, StateStoreSpec,
-    TenantLimits, TenantSpec,
+    LimitsStoreType, RoutingPolicy, RoutingSpec, Scope, ServiceType, StateStoreSpec, TenantLimits,
+    TenantSpec,
 };
 pub use group_status::{GroupState, GroupStatus, RankFailure, SeenPod};
 pub use model::{
-    AdapterSpec, HttpSource, HuggingFaceSource, ImageSource, LocalSource, ModelFormat, ModelSource,
-    ModelSpec, PvcSource, S3Source,
+    HttpSource, HuggingFaceSource, ImageSource, LocalSource, ModelFormat, ModelSource, ModelSpec, PvcSource,
 };
 pub use network::{
     DnsSpec, EgressRule, IssuerRef, NetworkMode, NetworkSpec, Peer, PodPeer, TlsMode, TlsSpec,
 };
-pub use observability::{LogLevel, ObservabilitySpec, TracingSpec};
+pub use observability::{LogLevel, ObservabilitySpec};
 pub use pod::{EnvFrom, EnvVar, PullPolicy};
-pub use resource::{InferenceService, InferenceServiceSpec, RoleName, RoleSpec};
+pub use resource::{InferenceService, InferenceServiceSpec};
 pub use rollout::{
     CanaryAnalysis, CanarySpec, DisruptionSpec, RestartPolicySpec, RolloutSpec, RolloutStrategy,
 };
@@ -60,8 +61,8 @@ pub use scheduling::{
     Gang, SchedulingSpec, SpreadConstraint, TaintEffect, Toleration, TolerationOperator, WhenUnsatisfiable,
 };
 pub use status::{
-    AdapterStatus, AutoscalingStatus, GatewayStatus, InferenceServiceStatus, MAX_MESSAGE_BYTES, ModelStatus,
-    NetworkStatus, RestingId, RolloutStatus, ScalingDecision, VersionStatus,
+    AutoscalingStatus, GatewayStatus, InferenceServiceStatus, MAX_MESSAGE_BYTES, ModelStatus, NetworkStatus,
+    RestingId, RolloutStatus, ScalingDecision, VersionStatus,
 };
 pub use storage::{AccessMode, CacheSpec, Retention, StorageSpec};
 pub use topology::{PlacementSpec, TopologySpec};

@@ -10,21 +10,27 @@ use crate::rules;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkSpec {
+    /// Strict closes every pod; Open makes no policies.
+    ///
     /// Strict makes policies for every pod; Open makes none (NetworkSecured=False/Open).
     pub mode: NetworkMode,
-    /// Who may reach the gateway; any pod of this namespace if left out.
+    /// Clients; by default this namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
     pub allowed_clients: Vec<Peer>,
-    /// Who may read metrics; nobody if left out.
+    /// Who reads metrics. Nobody if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub monitoring: Option<PodPeer>,
     /// Where name resolution happens.
     pub dns: DnsSpec,
+    /// What pods reach while they load a model.
+    ///
     /// Addresses that pods reach while they load a model from the network, and at no other time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
     pub model_egress: Vec<EgressRule>,
+    /// What the gateway reaches: JWKS, Redis, API server.
+    ///
     /// Addresses that the gateway reaches: JWKS, Redis, OTLP, and the API server in mode TokenReview.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
@@ -45,10 +51,10 @@ pub enum NetworkMode {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodPeer {
-    /// Namespaces; the service's own if left out, all if empty.
+    /// Namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Pods in those namespaces; all if left out.
+    /// Pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
 }
@@ -58,12 +64,14 @@ pub struct PodPeer {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::PEER.json()))]
 pub struct Peer {
-    /// Namespaces; the service's own if left out, all if empty.
+    /// Namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
-    /// Pods in those namespaces; all if left out.
+    /// Pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
+    /// Addresses, as of a load balancer.
+    ///
     /// Addresses outside the cluster, for example of a load balancer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_block: Option<IpBlock>,
@@ -77,13 +85,15 @@ pub struct DnsSpec {
     pub namespace_selector: LabelSelector,
     /// The DNS pods.
     pub pod_selector: LabelSelector,
-    /// Ports of the DNS pods, UDP and TCP. Policies see the pod's port, not the Service's.
+    /// The pods' ports. Policies see the pod's port, not the Service's.
     #[schemars(
         length(min = 1, max = 8),
         inner(range(min = 1, max = 65535)),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub ports: Vec<i32>,
+    /// The node's DNS cache; empty for none.
+    ///
     /// Address of a DNS cache on the node, which no pod selector matches; empty for none.
     #[schemars(length(max = 39))]
     pub node_local_address: String,
@@ -110,7 +120,7 @@ pub struct EgressRule {
     /// Addresses in CIDR form.
     #[schemars(length(min = 3, max = 43), extend("x-kubernetes-validations" = rules::CIDR.json()))]
     pub cidr: String,
-    /// Ranges within cidr that stay closed.
+    /// Ranges left out of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 3, max = 43)), extend("x-kubernetes-list-type" = "set"))]
     pub except: Vec<String>,
@@ -133,15 +143,21 @@ fn https() -> Vec<i32> {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::TLS.json()))]
 pub struct TlsSpec {
-    /// Internal (the operator's own authority), Provided or Off. CertManager isn't built yet: refused with Unsupported.
+    /// Who issues; Off is refused.
+    ///
+    /// Internal (the operator's own authority), Provided or Off.
     pub mode: TlsMode,
-    /// Issuer of cert-manager, for mode CertManager.
+    /// Issuer, for mode CertManager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub issuer_ref: Option<IssuerRef>,
+    /// Secret with tls.crt, tls.key and ca.crt, for mode Provided.
+    ///
     /// Secret with tls.crt, tls.key and ca.crt for all pods of the service, for mode Provided.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub secret_name: Option<String>,
+    /// Validity; renewal is at half.
+    ///
     /// How long a certificate is valid; it is renewed when half of that is over.
     #[schemars(range(min = 1, max = 8760))]
     pub validity_hours: i32,

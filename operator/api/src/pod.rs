@@ -30,13 +30,13 @@ pub struct EnvVar {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8192))]
     pub value: Option<String>,
-    /// Key of a Secret that holds the value.
+    /// Value from a Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<SecretKeyRef>,
-    /// Key of a ConfigMap that holds the value.
+    /// Value from a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_key_ref: Option<ConfigMapKeyRef>,
-    /// Field of the pod, for example status.hostIP.
+    /// Value from the pod, as status.hostIP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub field_path: Option<String>,

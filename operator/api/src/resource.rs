@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::accelerator::AcceleratorSpec;
 use crate::autoscaling::AutoscalingSpec;
+use crate::common::Unbuilt;
 use crate::engine::EngineSpec;
 use crate::gateway::GatewaySpec;
 use crate::model::ModelSpec;
@@ -23,7 +24,7 @@ use crate::status::InferenceServiceStatus;
 use crate::storage::StorageSpec;
 use crate::topology::TopologySpec;
 
-/// What to serve, on how many groups, for whom.
+/// What is wanted. What to serve, on how many groups, for whom.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "kvasir.dev",
@@ -36,7 +37,7 @@ use crate::topology::TopologySpec;
     namespaced,
     status = "InferenceServiceStatus",
     derive = "PartialEq",
-    doc = "One language model, served by groups of engine pods behind an authenticating gateway.",
+    doc = "A language model, served by groups of engine pods behind a gateway.",
     crates(kube_core = "::kube_core"),
     selectable = ".spec.model.name",
     scale(
@@ -109,39 +110,43 @@ pub struct InferenceServiceSpec {
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
-    /// Stops all groups and keeps status, claims and the gateway.
+    /// Stops all groups.
     #[serde(default)]
     pub suspend: bool,
-    /// Any change replaces all groups under spec.rollout. By convention the time of the change.
+    /// Any change replaces all groups. By convention the time of the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub restarted_at: Option<String>,
     /// The model that is served.
     pub model: ModelSpec,
-    /// The engine container of each pod.
+    /// The engine containers.
     #[serde(default)]
     pub engine: EngineSpec,
     /// The device of each rank.
     #[serde(default)]
     pub accelerator: AcceleratorSpec,
+    /// Ranks of a group.
+    ///
     /// How a group's ranks divide the model and lie in pods.
     #[serde(default)]
     pub topology: TopologySpec,
     /// Where engine pods may run.
     #[serde(default)]
     pub scheduling: SchedulingSpec,
-    /// Strategic merge patch over the engine pod's template; the container is named engine. What the operator owns
-    /// (labels, ports, security contexts, service account token, host namespaces, rendezvous) is refused.
+    /// Strategic merge patch over engine pods. What the operator owns (labels, ports, security
+    /// contexts, service account token, host namespaces, rendezvous) is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "maxProperties" = 32))]
     pub pod_overrides: Option<Map<String, Value>>,
+    /// Scaling by load (not built).
+    ///
     /// How the number of groups follows the load; it doesn't if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<AutoscalingSpec>,
-    /// How a change reaches the groups.
+    /// How groups are replaced.
     #[serde(default)]
     pub rollout: RolloutSpec,
-    /// How often a broken group is restarted as a whole.
+    /// Restarts of broken groups.
     #[serde(default)]
     pub restart_policy: RestartPolicySpec,
     /// How groups leave.
@@ -153,48 +158,31 @@ pub struct InferenceServiceSpec {
     /// Who may connect to what.
     #[serde(default)]
     pub network: NetworkSpec,
+    /// Certificates of all connections.
+    ///
     /// Certificates between client, gateway, engines and operator.
     #[serde(default)]
     pub tls: TlsSpec,
     /// Volumes of the engine pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage: Option<StorageSpec>,
-    /// Metrics, alerts, traces and logs.
+    /// Metrics, alerts and logs.
     #[serde(default)]
     pub observability: ObservabilitySpec,
-    /// Service account of the engine pods; one without rights is made if left out. Its token is never mounted.
+    /// Service account of engine pods. Its token is never mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub service_account_name: Option<String>,
+    /// Owner for reports; immutable.
+    ///
     /// Who owns the service, for quotas and reports; the namespace if left out. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub tenant: Option<String>,
-    /// Separate groups for prefill and decode. Not built yet: refused with Accepted=False/Unsupported.
+    /// Prefill and decode groups (not built).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub roles: Option<Vec<RoleSpec>>,
-}
-
-/// Groups that do one part of the work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RoleSpec {
-    /// Prefill or Decode.
-    pub name: RoleName,
-    /// Groups of this role.
-    #[serde(default = "one")]
-    #[schemars(range(min = 0, max = 1000))]
-    pub replicas: i32,
-}
-
-/// Part of the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum RoleName {
-    /// Prompts.
-    Prefill,
-    /// Output tokens.
-    Decode,
+    #[schemars(length(min = 1, max = 2), extend("x-kubernetes-list-type" = "atomic"))]
+    pub roles: Option<Vec<Unbuilt>>,
 }
 
 fn one() -> i32 {

@@ -10,23 +10,23 @@ use crate::rules;
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::ROLLOUT.json()))]
 pub struct RolloutSpec {
-    /// Surge starts a new group before an old one stops; Recreate stops first.
+    /// Surge starts new groups first, Recreate stops old ones first.
     pub strategy: RolloutStrategy,
-    /// Groups above spec.replicas during a rollout.
+    /// Groups above spec.replicas.
     #[schemars(range(min = 0, max = 1000))]
     pub max_surge: i32,
-    /// Groups that may be missing during a rollout.
+    /// Groups that may be missing.
     #[schemars(range(min = 0, max = 1000))]
     pub max_unavailable: i32,
-    /// A rollout without progress for this long has failed.
+    /// Time without progress that is failure.
     #[schemars(range(min = 10, max = 86_400))]
     pub progress_deadline_seconds: i32,
-    /// Old revisions that are kept to roll back to.
+    /// Old revisions that are kept.
     #[schemars(range(min = 1, max = 20))]
     pub revision_history_limit: i32,
-    /// Returns to the last good revision when a rollout fails.
+    /// Goes back when a rollout fails.
     pub auto_rollback: bool,
-    /// Tries a new revision on a share of the requests first.
+    /// Tries a revision on a share first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanarySpec>,
 }
@@ -59,13 +59,20 @@ pub enum RolloutStrategy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CanarySpec {
+    /// Percent of requests for the new group.
+    ///
     /// Share of the requests that the first new group gets, in percent.
     #[schemars(range(min = 1, max = 99))]
     pub weight_percent: i32,
-    /// How long the share stays before the rollout goes on; 0 waits until the annotation kvasir.dev/promote names the revision.
+    /// Length of the trial; 0 waits for annotation kvasir.dev/promote: REVISION.
+    ///
+    /// How long the share stays before the rollout goes on; 0 waits until the annotation kvasir.dev/promote names the
+    /// revision.
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 0, max = 604_800))]
     pub pause_seconds: i32,
+    /// When the trial has failed.
+    ///
     /// Ends the trial early when the new revision fails more often.
     #[serde(default)]
     pub analysis: CanaryAnalysis,
@@ -75,12 +82,19 @@ pub struct CanarySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CanaryAnalysis {
+    /// Largest permille of failed requests.
+    ///
     /// Largest share of failed requests in permille before the revision is rolled back.
     #[schemars(range(min = 0, max = 1000))]
     pub max_error_permille: i32,
+    /// Requests before that counts.
+    ///
     /// Requests that must have been seen before the share counts.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub min_requests: i32,
+    /// Only requests of this last time count.
+    #[schemars(range(min = 30, max = 86_400))]
+    pub window_seconds: i32,
 }
 
 impl Default for CanaryAnalysis {
@@ -88,6 +102,7 @@ impl Default for CanaryAnalysis {
         Self {
             max_error_permille: 20,
             min_requests: 20,
+            window_seconds: 300,
         }
     }
 }
@@ -101,12 +116,16 @@ fn five_minutes() -> i32 {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::RESTART_POLICY.json()))]
 pub struct RestartPolicySpec {
+    /// Most restarts of one group per window.
+    ///
     /// Restarts of one group within the window; then it stays as it is, for inspection, and Degraded becomes True.
     #[schemars(range(min = 0, max = 100))]
     pub max_group_restarts: i32,
     /// Length of the window.
     #[schemars(range(min = 60, max = 604_800))]
     pub window_seconds: i32,
+    /// Wait before the first, then doubled.
+    ///
     /// Wait before the first restart; it doubles with each further one.
     #[schemars(range(min = 1, max = 3600))]
     pub backoff_initial_seconds: i32,
@@ -130,10 +149,12 @@ impl Default for RestartPolicySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DisruptionSpec {
-    /// Groups that a node drain leaves running; the larger of 1 and replicas - 1 if left out.
+    /// Groups that a node drain leaves; default max(1, replicas - 1).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_available_groups: Option<i32>,
+    /// Time for running requests to end.
+    ///
     /// How long running requests may go on when their group leaves.
     #[schemars(range(min = 0, max = 86_400))]
     pub drain_timeout_seconds: i32,

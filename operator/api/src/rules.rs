@@ -56,7 +56,7 @@ const fn own(expression: &'static str, message: &'static str) -> Rule {
 /// ten-character hash as a label value. 40 leaves room for every suffix in `names`.
 pub(crate) const ROOT: Rules = Rules(&[own(
     "size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-    "metadata.name must be at most 40 characters of a-z, 0-9 and '-', begin with a letter and end with a letter or digit",
+    "metadata.name must be at most 40 characters of a-z, 0-9 and '-', from a letter to a letter or digit",
 )]);
 
 pub(crate) const SPEC: Rules = Rules(&[
@@ -110,18 +110,18 @@ pub(crate) const CIDR: Rules = Rules(&[own("isCIDR(self)", "must be an address r
 pub(crate) const PORTS: Rules = Rules(&[own(
     "[self.grpc, self.rendezvous, self.collective, self.metrics, self.health, self.admin].all(p, \
      [self.grpc, self.rendezvous, self.collective, self.metrics, self.health, self.admin].exists_one(q, p == q))",
-    "the ports grpc, rendezvous, collective, metrics, health and admin must differ from each other",
+    "all ports must differ from each other",
 )]);
 
 /// The operator sets these itself; a second value would contradict the group's shape or the network policies.
 pub(crate) const EXTRA_ARGS: Rules = Rules(&[own(
-    "self.all(arg, !arg.matches('^--(config|listen|rank|world-size|group|epoch|rendezvous|tensor-parallel-size|pipeline-parallel-size|data-parallel-size|metrics-listen|health-listen|admin-listen|tls-[a-z-]*)(=.*)?$'))",
-    "an argument is set by the operator: use the fields of spec.engine, spec.topology and spec.tls instead",
+    "self.all(arg, !arg.matches('^--(config|([a-z]+-)?listen|rank|world-size|group|epoch|rendezvous|[a-z]+-parallel-size|tls-[a-z-]*)(=.*)?$'))",
+    "the operator sets one of these: use fields of the spec instead",
 )]);
 
 pub(crate) const ENV: Rules = Rules(&[own(
     "self.all(e, !e.name.matches('^KVASIR_(CONFIG|LISTEN|RANK|WORLD_SIZE|GROUP|EPOCH|RENDEZVOUS|POD_.*|TLS_.*|.*_PARALLEL_SIZE|.*_LISTEN)$'))",
-    "a variable is set by the operator: use the fields of spec.engine, spec.topology and spec.tls instead",
+    "the operator sets one of these: use fields of the spec instead",
 )]);
 
 pub(crate) const ENV_VAR: Rules = Rules(&[own(
@@ -137,7 +137,7 @@ pub(crate) const ENV_FROM: Rules = Rules(&[own(
 pub(crate) const ACCELERATOR: Rules = Rules(&[
     rule(
         "self.type != 'CPU' || (!has(self.resourceName) && !has(self.deviceClassName))",
-        "a CPU service asks for no device: leave resourceName and deviceClassName out",
+        "type CPU asks for no device: leave resourceName and deviceClassName out",
         ".type",
     ),
     own(
@@ -149,12 +149,12 @@ pub(crate) const ACCELERATOR: Rules = Rules(&[
 pub(crate) const TOPOLOGY: Rules = Rules(&[
     rule(
         "self.tensor % self.devicesPerPod == 0 || self.devicesPerPod % self.tensor == 0",
-        "tensor must be a multiple of devicesPerPod or divide it, so that no pod holds parts of two tensor groups",
+        "tensor must be a multiple of devicesPerPod or divide it",
         ".devicesPerPod",
     ),
     rule(
         "(self.tensor * self.pipeline * self.data) % self.devicesPerPod == 0",
-        "tensor * pipeline * data must be a multiple of devicesPerPod, so that every pod is full",
+        "tensor * pipeline * data must be a multiple of devicesPerPod",
         ".devicesPerPod",
     ),
     own(
@@ -189,7 +189,7 @@ pub(crate) const AUTOSCALING: Rules = Rules(&[
 pub(crate) const ROLLOUT: Rules = Rules(&[
     rule(
         "self.strategy != 'Surge' || self.maxSurge > 0 || self.maxUnavailable > 0",
-        "maxSurge and maxUnavailable can't both be 0: nothing could ever be replaced",
+        "maxSurge and maxUnavailable can't both be 0",
         ".maxSurge",
     ),
     rule(
@@ -232,7 +232,7 @@ pub(crate) const LIMITS_STORE: Rules = Rules(&[rule(
 
 pub(crate) const PEER: Rules = Rules(&[own(
     "has(self.ipBlock) != (has(self.namespaceSelector) || has(self.podSelector))",
-    "a peer is either ipBlock or selectors: namespaceSelector, podSelector or both",
+    "a peer is either ipBlock or selectors",
 )]);
 
 pub(crate) const TLS: Rules = Rules(&[

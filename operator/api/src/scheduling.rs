@@ -23,7 +23,7 @@ pub struct SchedulingSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// Scheduler of the pods; the cluster's default if left out.
+    /// Scheduler of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub scheduler_name: Option<String>,
@@ -31,7 +31,7 @@ pub struct SchedulingSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub runtime_class_name: Option<String>,
-    /// Spreads groups over zones or nodes. Counts the first pod of each group.
+    /// Spreads groups. Counts the first pod of each group.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 8),
@@ -41,7 +41,7 @@ pub struct SchedulingSpec {
         )
     )]
     pub topology_spread_constraints: Vec<SpreadConstraint>,
-    /// Schedules a group's pods all or none. PodGroup and Volcano aren't built yet: refused with Accepted=False/Unsupported.
+    /// Only None is built.
     pub gang: Gang,
 }
 
@@ -50,19 +50,21 @@ pub struct SchedulingSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules::TOLERATION.json()))]
 pub struct Toleration {
-    /// Key of the taint; all keys if left out (with operator Exists).
+    /// Key of the taint.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub key: Option<String>,
-    /// Equal compares the value, Exists ignores it.
+    /// How the value is compared.
     pub operator: TolerationOperator,
     /// Value of the taint.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub value: Option<String>,
-    /// Effect of the taint; all effects if left out.
+    /// Effect of the taint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
+    /// How long pods stay; for ever if left out.
+    ///
     /// How long a pod stays on a node that gains the taint; for ever if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
@@ -94,13 +96,17 @@ pub enum TaintEffect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpreadConstraint {
-    /// Node label whose values are compared.
+    /// Node label.
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: String,
+    /// Largest difference between values.
+    ///
     /// Largest difference between the fullest and the emptiest value.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_skew: i32,
+    /// What happens when it can't be kept.
+    ///
     /// DoNotSchedule leaves a pod pending, ScheduleAnyway only prefers.
     #[serde(default)]
     pub when_unsatisfiable: WhenUnsatisfiable,

@@ -16,7 +16,7 @@ pub const MAX_MESSAGE_BYTES: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InferenceServiceStatus {
-    /// The metadata.generation that this status is about.
+    /// Generation that this is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The parts' states. Ready is the summary; kubectl wait --for=condition=Ready uses it.
@@ -24,42 +24,44 @@ pub struct InferenceServiceStatus {
     pub conditions: Vec<Condition>,
     /// Groups that exist.
     pub replicas: i32,
-    /// Groups whose ranks are all joined, loaded and tested.
+    /// Groups that are loaded and tested.
     pub ready_replicas: i32,
     /// Groups of the update revision.
     pub updated_replicas: i32,
-    /// Ready groups that take requests.
+    /// Groups that take requests.
     pub available_replicas: i32,
+    /// Selector of the leading pods.
+    ///
     /// Label selector of the groups' leading pods, one per group, for autoscalers.
     pub selector: String,
+    /// Revision before the rollout.
+    ///
     /// Revision that groups had before the rollout under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
-    /// Revision that groups are getting.
+    /// Revision of the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_revision: Option<String>,
-    /// The rollout under way or the last one.
+    /// The last rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
     /// The groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub groups: Vec<GroupStatus>,
+    /// Ids that rest before reuse.
+    ///
     /// Ids of deleted groups that rest before they are used again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub resting_ids: Vec<RestingId>,
-    /// LoRA adapters.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
-    pub adapters: Vec<AdapterStatus>,
     /// The model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelStatus>,
     /// The entrance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway: Option<GatewayStatus>,
-    /// Load and the decisions made from it.
+    /// Load and scaling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<AutoscalingStatus>,
     /// Network policies.
@@ -68,7 +70,10 @@ pub struct InferenceServiceStatus {
     /// What runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<VersionStatus>,
-    /// Digest of all objects as they were when nothing was left to do, so that a restarted operator needn't write them again.
+    /// Digest of the objects as written.
+    ///
+    /// Digest of all objects as they were when nothing was left to do, so that a restarted operator needn't write them
+    /// again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub applied: Option<String>,
@@ -82,18 +87,18 @@ pub struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub started_at: Option<Time>,
-    /// When a group last became ready or left.
+    /// When it last progressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub progressed_at: Option<Time>,
-    /// When the canary began to get its share.
+    /// When the canary began.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub canary_since: Option<Time>,
-    /// The revision has passed its canary.
+    /// The canary was passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub promoted: bool,
-    /// Revision that failed; groups keep or get the one before until the spec changes.
+    /// Revision that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_revision: Option<String>,
     /// Why it failed.
@@ -107,25 +112,12 @@ pub struct RolloutStatus {
 pub struct RestingId {
     /// The id.
     pub id: i32,
+    /// When its last pod was gone.
+    ///
     /// When the last of its pods was seen to be gone; absent while one lingers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub since: Option<Time>,
-}
-
-/// A LoRA adapter on the groups.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AdapterStatus {
-    /// Its name.
-    pub name: String,
-    /// Groups that have it.
-    pub ready: i32,
-    /// Groups that should have it.
-    pub total: i32,
-    /// What went wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
 }
 
 /// The model that is served.
@@ -134,13 +126,13 @@ pub struct AdapterStatus {
 pub struct ModelStatus {
     /// Model id that clients use.
     pub name: String,
-    /// Digest of the files that were loaded.
+    /// Digest of the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_digest: Option<String>,
     /// Their size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<i64>,
-    /// How long the last group took to load them.
+    /// Last time to load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_load_seconds: Option<i32>,
 }
@@ -149,10 +141,10 @@ pub struct ModelStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GatewayStatus {
-    /// Where clients reach the service.
+    /// URL for clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Where clients within the cluster reach it.
+    /// URL within the cluster.
     #[serde(rename = "internalURL", skip_serializing_if = "Option::is_none")]
     pub internal_url: Option<String>,
     /// Ready gateway pods.
@@ -166,16 +158,16 @@ pub struct AutoscalingStatus {
     /// Who scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<String>,
-    /// KV blocks in use over all groups, in permille.
+    /// KV blocks in use, in permille.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_usage_permille: Option<i32>,
     /// Requests that wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<i32>,
-    /// Groups that the signals ask for.
+    /// Groups asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired: Option<i32>,
-    /// The last decisions, newest first.
+    /// Last decisions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5), extend("x-kubernetes-list-type" = "atomic"))]
     pub history: Vec<ScalingDecision>,
@@ -211,8 +203,8 @@ pub struct NetworkStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VersionStatus {
-    /// Operator that wrote this status.
+    /// The operator's version.
     pub operator: String,
-    /// Engine image of the update revision.
+    /// Engine image.
     pub engine_image: String,
 }

@@ -9,6 +9,8 @@ use crate::common::Quantity;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageSpec {
+    /// A claim per pod for fetched models.
+    ///
     /// A claim per engine pod for fetched models, so that a restart fetches nothing. A pod-local folder if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheSpec>,
@@ -18,15 +20,21 @@ pub struct StorageSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CacheSpec {
-    /// Size of the claim, for example 20Gi.
+    /// Its size, for example 20Gi.
     pub size: Quantity,
+    /// Its StorageClass.
+    ///
     /// StorageClass; the cluster's default if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub storage_class_name: Option<String>,
+    /// Its access mode.
+    ///
     /// Access mode of the claim: ReadWriteOncePod or ReadWriteOnce.
     #[serde(default)]
     pub access_mode: AccessMode,
+    /// What becomes of it after its group.
+    ///
     /// What happens to the claim when its group is deleted: Delete or Retain.
     #[serde(default)]
     pub retention: Retention,

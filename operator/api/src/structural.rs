@@ -2,7 +2,9 @@
 //!
 //! schemars writes what JSON Schema allows; a custom resource definition allows less. After [`structural`]:
 //! - nothing is `nullable`: with a stored null `has(self.x)` would be true and "exactly one of" rules would silently break;
-//! - there is no `anyOf`, `oneOf`, `$ref`, `title` or unsigned format;
+//! - there is no `anyOf`, `oneOf`, `$ref` or `title`;
+//! - integers have no format: their bounds say more; lists that are written as a whole have no type: that is the API server's own default;
+//! - a description is the first sentence of a field's documentation, and items of a list have none beside the list's own;
 //! - a default that only repeats the defaults of its parts is written `{}`, unless the object has rules.
 
 use serde_json::{Map, Value};
@@ -25,21 +27,28 @@ pub(crate) fn structural(schema: &mut Value) {
         // Maps of free form say so with x-kubernetes-preserve-unknown-fields.
         object.remove("additionalProperties");
     }
-    if let Some(format) = object.get("format").and_then(Value::as_str)
-        && format.starts_with("uint")
-    {
+    if object.get("type").is_some_and(|kind| kind == "integer") {
         object.remove("format");
+    }
+    if object
+        .get("x-kubernetes-list-type")
+        .is_some_and(|kind| kind == "atomic")
+    {
+        object.remove("x-kubernetes-list-type");
     }
     for key in ["items", "additionalProperties"] {
         if let Some(inner) = object.get_mut(key) {
             structural(inner);
         }
     }
+    if let Some(Value::Object(items)) = object.get_mut("items") {
+        items.remove("description");
+    }
     if let Some(Value::Object(properties)) = object.get_mut("properties") {
         properties.values_mut().for_each(structural);
     }
     shorten_default(object);
-    one_line_description(object);
+    short_description(object);
 }
 
 /// `anyOf: [X, null]` is how an optional value is generated: it becomes X.
@@ -99,9 +108,13 @@ fn shortened(schema: Option<&Value>, value: &Value) -> Value {
         .into()
 }
 
-/// `kubectl explain` wraps text itself.
-fn one_line_description(object: &mut Map<String, Value>) {
+/// The first sentence, on one line: `kubectl explain` wraps text itself.
+fn short_description(object: &mut Map<String, Value>) {
     if let Some(Value::String(text)) = object.get_mut("description") {
-        *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        *text = match line.split_once(". ") {
+            Some((first, _)) => format!("{first}."),
+            None => line,
+        };
     }
 }

@@ -17,18 +17,18 @@ pub struct TopologySpec {
     /// Ranks that share each layer.
     #[schemars(range(min = 1, max = 64))]
     pub tensor: i32,
-    /// Stages that the layers are divided into.
+    /// Stages of layers.
     #[schemars(range(min = 1, max = 64))]
     pub pipeline: i32,
-    /// Coupled copies within one group. Independent copies are spec.replicas.
+    /// Coupled copies in a group. Independent copies are spec.replicas.
     #[schemars(range(min = 1, max = 256))]
     pub data: i32,
     /// Ranks in each pod. Pods of a group: tensor * pipeline * data / devicesPerPod.
     #[schemars(range(min = 1, max = 16))]
     pub devices_per_pod: i32,
-    /// Divides experts among ranks. Not built yet: refused with Accepted=False/Unsupported.
+    /// Divides experts (not built).
     pub expert_parallel: bool,
-    /// Keeps a group's pods near each other.
+    /// Keeps a group together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement: Option<PlacementSpec>,
 }
@@ -50,13 +50,17 @@ impl Default for TopologySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementSpec {
+    /// Node label that a group shares.
+    ///
     /// Node label whose value all pods of a group share, for example topology.kubernetes.io/rack.
     #[schemars(length(min = 1, max = 317))]
     pub pack_topology_key: String,
+    /// Pods that don't fit stay pending.
+    ///
     /// A pod that doesn't fit stays pending (true) or goes elsewhere (false).
     #[serde(default = "yes")]
     pub required: bool,
-    /// No two groups of the service share a value of the key.
+    /// One group per value of the key.
     #[serde(default)]
     pub exclusive: bool,
 }

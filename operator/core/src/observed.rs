@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use kvasir_operator_api::{InferenceServiceStatus, labels};
+use serde_json::Value;
 
 use crate::child::{Kind, Live, ObjectRef};
 use crate::contest::Undone;
+use crate::outcomes::Outcomes;
 
 /// Name of the engine's container.
 pub const ENGINE_CONTAINER: &str = "engine";
@@ -55,10 +57,8 @@ pub struct GroupLoad {
     pub waiting: u32,
     /// KV blocks in use, in permille.
     pub kv_usage_permille: u16,
-    /// Requests that ended since the group started.
-    pub finished: u64,
-    /// Those of them that failed by the engine's fault.
-    pub failed: u64,
+    /// How requests ended lately: within the window of the canary's analysis.
+    pub recent: Outcomes,
 }
 
 /// What is known about certificates.
@@ -131,8 +131,6 @@ pub struct PodView {
     pub terminated: Option<Terminated>,
     /// It carries the label that opens its way to the model's source.
     pub loading: bool,
-    /// Last line of the ended engine's log, where somebody fetched it.
-    pub last_line: Option<String>,
 }
 
 /// How a container ended.
@@ -142,10 +140,24 @@ pub struct Terminated {
     pub exit_code: i32,
     /// The reason that Kubernetes gives.
     pub reason: String,
-    /// What it left in its termination message.
+    /// What it left in its termination message: the end of its log, if it left none itself.
     pub message: Option<String>,
     /// When.
     pub at: Option<Timestamp>,
+}
+
+impl Terminated {
+    /// The last line of what it left: engines end their log with the cause. Of a structured line, the message in it.
+    pub fn last_line(&self) -> Option<String> {
+        let mut lines = self.message.as_deref()?.lines().map(str::trim);
+        let last = lines.rfind(|line| !line.is_empty())?;
+        let structured = serde_json::from_str::<Value>(last).ok();
+        let text = structured
+            .as_ref()
+            .and_then(|line| line["message"].as_str())
+            .unwrap_or(last);
+        Some(text.strip_prefix("error: ").unwrap_or(text).to_owned())
+    }
 }
 
 impl PodView {
@@ -184,7 +196,6 @@ impl PodView {
             restarts: engine.map_or(0, |c| c.restart_count),
             terminated: engine.and_then(terminated),
             loading: pod_labels.contains_key(labels::LOADING),
-            last_line: None,
             name,
         }
     }
@@ -248,5 +259,32 @@ impl NodeView {
     /// Its pods should go elsewhere while they still run.
     pub fn is_leaving(&self) -> bool {
         self.cordoned || self.no_execute
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last_line(message: &str) -> Option<String> {
+        let ended = Terminated {
+            message: Some(message.to_owned()),
+            ..Terminated::default()
+        };
+        ended.last_line()
+    }
+
+    #[test]
+    fn the_cause_is_the_last_line_of_what_a_process_left() {
+        assert_eq!(
+            last_line("loading\nerror: no space left for /cache/m\n\n").as_deref(),
+            Some("no space left for /cache/m")
+        );
+        assert_eq!(
+            last_line("{\"level\":\"ERROR\",\"message\":\"the scheduler crashed\"}").as_deref(),
+            Some("the scheduler crashed")
+        );
+        assert_eq!(last_line(" \n"), None);
+        assert_eq!(last_line("{}").as_deref(), Some("{}"));
     }
 }

@@ -6,11 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::certificates::OwnIdentity;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use kvasir_operator_api::labels;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::observed::{GroupLoad, NodeView, PodView, Written};
+use kvasir_operator_core::outcomes::Readings;
+
+use crate::certificates::OwnIdentity;
+use crate::engines::Answer;
 
 /// Namespace and base name of a service: what its children's label says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,6 +59,8 @@ struct Entry {
     undone: BTreeMap<ObjectRef, Undone>,
     failed: BTreeMap<ObjectRef, String>,
     loads: BTreeMap<i32, GroupLoad>,
+    /// How requests ended, by group.
+    readings: BTreeMap<i32, Readings>,
     strangers: BTreeSet<ObjectRef>,
     own: Option<OwnIdentity>,
     /// Name of the service, where it differs from the base.
@@ -87,6 +93,43 @@ impl Entry {
         if self.is_known() {
             self.strangers.insert(reference.clone());
         }
+    }
+
+    /// Loads with what their groups' counters say.
+    fn note_outcomes(
+        &mut self,
+        answers: &BTreeMap<i32, Answer>,
+        old: &BTreeSet<i32>,
+        window: SignedDuration,
+        now: Timestamp,
+    ) -> BTreeMap<i32, GroupLoad> {
+        let sets = self.children.values().map(|seen| &seen.live);
+        let sets = sets.filter(|live| live.reference.kind == Kind::StatefulSet);
+        let alive: BTreeSet<i32> = sets
+            .filter_map(|set| set.label(labels::GROUP)?.parse().ok())
+            .collect();
+        let readings = &mut self.readings;
+        // An id is used again for another group only long after the first one is gone.
+        readings.retain(|id, _| alive.contains(id));
+        let loads = answers.iter().map(|(id, answer)| {
+            let known = readings.entry(*id).or_insert_with(|| {
+                if old.contains(id) {
+                    Readings::from_now(answer.counted)
+                } else {
+                    Readings::from_the_beginning()
+                }
+            });
+            known.note(answer.counted, window, now);
+            let recent = known.recent();
+            (
+                *id,
+                GroupLoad {
+                    recent,
+                    ..answer.load
+                },
+            )
+        });
+        loads.collect()
     }
 
     /// A round has worked on the service, and it isn't gone.
@@ -338,12 +381,21 @@ impl Cache {
         }
     }
 
-    /// Load of the groups as they were just asked. Whether that is news.
-    pub(crate) fn put_loads(&self, key: &ServiceKey, loads: BTreeMap<i32, GroupLoad>) -> bool {
+    /// What the groups' engines just answered. Whether that is news. Requests that ended within `window` are counted in the loads;
+    /// of the groups in `old`, which served before that, only those since the first answer.
+    pub(crate) fn put_loads(
+        &self,
+        key: &ServiceKey,
+        answers: &BTreeMap<i32, Answer>,
+        old: &BTreeSet<i32>,
+        window: SignedDuration,
+        now: Timestamp,
+    ) -> bool {
         let mut inner = self.lock();
         let Some(entry) = inner.services.get_mut(key) else {
             return false;
         };
+        let loads = entry.note_outcomes(answers, old, window, now);
         let news = entry.loads != loads;
         entry.loads = loads;
         news
@@ -387,6 +439,7 @@ impl Cache {
             entry.failed.clear();
             entry.strangers.clear();
             entry.loads.clear();
+            entry.readings.clear();
             entry.own = None;
             entry.status_version = 0;
             if entry.is_over() {

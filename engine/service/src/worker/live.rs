@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kvasir_client::types::{Error, ErrorCode, SequenceOutput};
+use kvasir_client::types::{Error, ErrorCode, Finish, FinishReason as Ending, SequenceOutput};
 use kvasir_client::{Delivery, refusal};
 use kvasir_engine_core::{Event, FinishReason, SeqId, SeqPlan, StepPlan};
 use kvasir_sampling::TokenLogprobs;
@@ -24,6 +24,25 @@ pub(crate) struct LiveRequests {
     seqs: BTreeMap<SeqId, SeqRecord>,
     /// Sequences with something to send, in the order it happened.
     touched: Vec<SeqId>,
+    outcomes: Outcomes,
+}
+
+/// How sequences ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcomes {
+    /// All but those that their client ended.
+    pub(crate) finished: u64,
+    /// Those of them that the engine failed.
+    pub(crate) failed: u64,
+}
+
+impl Outcomes {
+    fn count(&mut self, finish: &Finish) {
+        let code = finish.error.as_ref().map(Error::code);
+        let by_client = finish.reason() == Ending::Abort || code == Some(ErrorCode::SlowClient);
+        self.finished += u64::from(!by_client);
+        self.failed += u64::from(!by_client && code.is_some());
+    }
 }
 
 #[derive(Debug)]
@@ -55,6 +74,11 @@ impl Sent {
 impl LiveRequests {
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// How sequences have ended so far.
+    pub(crate) fn outcomes(&self) -> Outcomes {
+        self.outcomes
     }
 
     /// The sequences, in the order they came.
@@ -291,7 +315,8 @@ impl LiveRequests {
             return Delivery::Closed;
         };
         let finished = output.finish.is_some();
-        if finished {
+        if let Some(finish) = &output.finish {
+            self.outcomes.count(finish);
             self.seqs.remove(&seq);
             request.num_open -= 1;
             if request.num_open == 0 {

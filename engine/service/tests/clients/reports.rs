@@ -44,6 +44,19 @@ pub(super) async fn the_load_report_counts(kind: Kind) {
     }
     assert!(load.process_cpu_us > 0);
     assert!(load.num_cpus > 0);
+    assert_eq!((load.num_finished_seqs, load.num_failed_seqs), (1, 0));
+}
+
+pub(super) async fn what_a_client_aborts_is_no_outcome(kind: Kind) {
+    let fixture = Fixture::new(kind).await;
+    fixture.control.hold();
+    let dropped = fixture.start(request("dropped", &prompt(4, 0), 50)).await;
+    fixture.control.wait_entered(1);
+    drop(dropped);
+    fixture.control.open();
+    fixture.assert_idle().await;
+    let load = fixture.load().await;
+    assert_eq!((load.num_finished_seqs, load.num_failed_seqs), (0, 0));
 }
 
 pub(super) async fn a_stuck_step_shows_in_the_load_report(kind: Kind) {

@@ -11,6 +11,7 @@ use ureq::Body;
 use ureq::http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, RANGE};
 use ureq::http::{Response, StatusCode, Uri};
 
+use super::super::direct;
 use super::super::options::{Timing, Token};
 use super::head::{FileHead, content_range, file_head, number};
 use super::url::{encode, join, same_origin};
@@ -36,6 +37,25 @@ pub(in crate::fetch) struct RemoteFile<'a> {
     pub(in crate::fetch) repo: &'a str,
     pub(in crate::fetch) revision: &'a str,
     pub(in crate::fetch) file: &'a str,
+}
+
+/// Where a file comes from.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fetch) enum Remote<'a> {
+    /// A repository.
+    Hub(RemoteFile<'a>),
+    /// Any server.
+    Url(&'a str),
+}
+
+impl Remote<'_> {
+    /// For messages.
+    fn name(&self) -> &str {
+        match self {
+            Self::Hub(remote) => remote.file,
+            Self::Url(url) => direct::shown(url),
+        }
+    }
 }
 
 /// What a repository has at a revision.
@@ -194,10 +214,34 @@ impl Client {
         })
     }
 
+    /// Size of the file at an address.
+    pub(in crate::fetch) fn size_of(&self, url: &str) -> Result<u64, FetchError> {
+        self.retrying(|| {
+            let mut response = self.send(Method::Head, url, None, Follow::All)?;
+            // Servers without HEAD, and signatures that are good for GET only; the body isn't read.
+            if matches!(response.status().as_u16(), 400 | 403 | 405 | 501) {
+                response = self.send(Method::Get, url, None, Follow::All)?;
+            }
+            if !response.status().is_success() {
+                return Err(direct::refusal(url, response.status().as_u16()));
+            }
+            number(response.headers(), CONTENT_LENGTH.as_str()).ok_or_else(|| {
+                Trouble::Final(FetchError::BadAnswer {
+                    what: direct::shown(url).to_owned(),
+                    reason: "it states no size".to_owned(),
+                })
+            })
+        })
+    }
+
     /// Asks for a file from byte `start` on.
-    pub(in crate::fetch) fn get_from(&self, remote: &RemoteFile<'_>, start: u64) -> Result<Answer, Trouble> {
+    pub(in crate::fetch) fn get_from(&self, remote: &Remote<'_>, start: u64) -> Result<Answer, Trouble> {
         let range = (start > 0).then_some(start);
-        let response = self.send(Method::Get, &self.file_url(remote), range, Follow::All)?;
+        let url = match remote {
+            Remote::Hub(remote) => self.file_url(remote),
+            Remote::Url(url) => (*url).to_owned(),
+        };
+        let response = self.send(Method::Get, &url, range, Follow::All)?;
         let headers = response.headers();
         let length = number(headers, CONTENT_LENGTH.as_str());
         match response.status() {
@@ -207,7 +251,7 @@ impl Client {
             }),
             StatusCode::PARTIAL_CONTENT => {
                 let bad = || FetchError::BadAnswer {
-                    what: remote.file.to_owned(),
+                    what: remote.name().to_owned(),
                     reason: "a partial answer without a readable Content-Range".to_owned(),
                 };
                 let (start, total) = content_range(headers).ok_or_else(bad)?;
@@ -218,7 +262,10 @@ impl Client {
                 })
             }
             StatusCode::RANGE_NOT_SATISFIABLE => Ok(Answer::RangeRefused),
-            _ => Err(self.refusal(&response, remote)),
+            status => Err(match remote {
+                Remote::Hub(remote) => self.refusal(&response, remote),
+                Remote::Url(url) => direct::refusal(url, status.as_u16()),
+            }),
         }
     }
 
@@ -282,7 +329,7 @@ impl Client {
                 .ok_or_else(|| {
                     let reason = "it redirects to an address that can't be used".to_owned();
                     FetchError::BadAnswer {
-                        what: url.clone(),
+                        what: direct::shown(&url).to_owned(),
                         reason,
                     }
                 })?;
@@ -292,7 +339,8 @@ impl Client {
             url = target;
         }
         let reason = format!("more than {MAX_REDIRECTS} redirects");
-        Err(Trouble::Final(FetchError::BadAnswer { what: url, reason }))
+        let what = direct::shown(&url).to_owned();
+        Err(Trouble::Final(FetchError::BadAnswer { what, reason }))
     }
 
     /// The error for an answer that isn't one of success.

@@ -6,7 +6,7 @@ mod layout;
 mod select;
 mod url;
 
-pub(super) use client::{Answer, Client, RemoteFile, Trouble};
+pub(super) use client::{Answer, Client, Remote, RemoteFile, Trouble};
 pub(super) use layout::{HubCache, repo_of_dir};
 pub use select::{SelectError, Selector};
 
@@ -121,7 +121,7 @@ fn fetch_file(
         size: head.size,
         sha256: head.sha256,
     };
-    transfer::fetch(client, remote, &job, progress)?;
+    transfer::fetch(client, &Remote::Hub(*remote), &job, progress)?;
     cache.link(remote.revision, remote.file, &head.etag)
 }
 

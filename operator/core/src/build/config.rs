@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::engine_pod;
 use crate::identity;
 use crate::quantity;
-use crate::revision::Revision;
+use crate::revision::{Revision, RevisionSpec};
 use crate::validate::Validated;
 
 /// Where a volume with model files appears in the pod.
@@ -25,7 +25,7 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
             file.insert(key.to_owned(), value);
         }
     };
-    set("model", Some(model(&revision.spec.source).into()));
+    set("model", Some(model(&revision.spec).into()));
     set("revision-name", Some(revision.name.as_str().into()));
     set("listen", Some(listen(engine.ports.grpc)));
     set("health-listen", Some(listen(engine.ports.health)));
@@ -79,10 +79,10 @@ fn certificate(key: &str) -> Value {
 }
 
 /// The model as the engine's command line takes it.
-pub fn model(source: &ModelSource) -> String {
+pub fn model(spec: &RevisionSpec) -> String {
     let within =
         |path: Option<&String>| path.map_or(MODEL_PATH.to_owned(), |path| format!("{MODEL_PATH}/{path}"));
-    match source {
+    match &spec.source {
         ModelSource {
             pvc: Some(PvcSource { path, .. }),
             ..
@@ -98,7 +98,11 @@ pub fn model(source: &ModelSource) -> String {
             let file = hub.file.as_ref().map(|f| format!(":{f}")).unwrap_or_default();
             format!("{}{revision}{file}", hub.repo)
         }
-        ModelSource { http: Some(http), .. } => http.url.clone(),
+        // Without a digest, which `validate` refuses, the engine says what is missing.
+        ModelSource { http: Some(http), .. } => {
+            let digest = spec.sha256.as_ref().map(|sha256| format!("#sha256={sha256}"));
+            format!("{}{}", http.url, digest.unwrap_or_default())
+        }
         _ => MODEL_PATH.to_owned(),
     }
 }

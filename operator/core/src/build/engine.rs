@@ -92,8 +92,7 @@ fn template(service: &Validated, id: i32, revision: &Revision, settings: &Settin
     let mut pod_labels = labels::of_service(service.names.service());
     pod_labels.extend(labels::of_group(service.names.service(), id));
     pod_labels.insert(labels::REVISION.to_owned(), revision.name.clone());
-    let source = &revision.spec.source;
-    if source.hugging_face.is_some() || source.http.is_some() {
+    if revision.spec.source.is_fetched() {
         pod_labels.insert(labels::LOADING.to_owned(), "true".to_owned());
     }
     PodTemplateSpec {

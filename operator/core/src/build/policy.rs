@@ -151,7 +151,7 @@ fn model_egress(service: &Validated) -> Option<Child> {
     let rules = &service.spec.network.model_egress;
     let mut loading = labels::of_component(service.names.service(), labels::ENGINE);
     loading.insert(labels::LOADING.to_owned(), "true".to_owned());
-    let fetches = service.spec.model.source.hugging_face.is_some() && !rules.is_empty();
+    let fetches = service.spec.model.source.is_fetched() && !rules.is_empty();
     fetches.then(|| {
         outward(
             service,

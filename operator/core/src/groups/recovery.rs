@@ -85,6 +85,7 @@ fn notice(service: &Validated, group: &mut Group, known: bool, decisions: &mut D
 
 fn failure(service: &Validated, pod: &PodView) -> RankFailure {
     let ended = pod.terminated.clone().unwrap_or_default();
+    let line = ended.last_line();
     let ordinal = u32::try_from(pod.ordinal).unwrap_or(0);
     RankFailure {
         rank: i32::try_from(service.shape.first_rank_of_pod(ordinal)).unwrap_or(i32::MAX),
@@ -95,11 +96,7 @@ fn failure(service: &Validated, pod: &PodView) -> RankFailure {
             ended.reason
         },
         exit_code: pod.terminated.as_ref().map(|t| t.exit_code),
-        message: pod
-            .last_line
-            .as_deref()
-            .or(ended.message.as_deref())
-            .map(|line| clip(line.trim(), MAX_MESSAGE_BYTES / 2)),
+        message: line.map(|line| clip(&line, MAX_MESSAGE_BYTES / 2)),
         time: ended.at.map(Time),
     }
 }

@@ -14,8 +14,8 @@
 //! 5. A draining group is deleted when its requests have ended, or after the drain timeout. Its engines are told at once to
 //!    take nothing new: gateways read that in the load they report, and a request that is refused goes to another group.
 //! 6. While a canary is tried there is one group of the target revision and no stale group leaves.
-//! 7. A rollout fails when it makes no progress in time, when a new group uses up its restarts, or when a canary fails
-//!    too many requests. Then the target becomes the last good revision, until the spec changes.
+//! 7. A rollout fails when it makes no progress in time, when a new group uses up its restarts, when a new engine says that it can't
+//!    ever serve (its self-test failed, or its model or configuration can't be used), or when a canary fails too many requests. Then the target becomes the last good revision, until the spec changes.
 
 use std::collections::BTreeMap;
 

@@ -5,8 +5,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kvasir_operator_api::{CanarySpec, GroupState, Reason, RolloutStatus};
 
 use super::Decisions;
+use super::recovery;
 use super::view::Group;
+use crate::fault::Fault;
 use crate::observed::Observed;
+use crate::outcomes::Outcomes;
 use crate::validate::Validated;
 
 /// Rule 7.
@@ -50,6 +53,8 @@ pub(super) fn judge(
     let exhausted = new.iter().find(|g| g.memory.state == GroupState::Exhausted);
     let failure = if let Some(group) = exhausted {
         Some(format!("group {} used up its restarts", group.memory.id))
+    } else if let Some(text) = refusal(current, &new) {
+        Some(text)
     } else if let Some(text) = canary_failure(service.spec.rollout.canary.as_ref(), &new, observed) {
         Some(text)
     } else if now >= due {
@@ -82,14 +87,31 @@ pub(super) fn judge(
 fn canary_failure(canary: Option<&CanarySpec>, new: &[&Group], observed: &Observed) -> Option<String> {
     let analysis = &canary?.analysis;
     let loads = new.iter().filter_map(|g| observed.loads.get(&g.memory.id));
-    let (finished, failed) = loads.fold((0_u64, 0_u64), |(f, e), load| {
-        (f.saturating_add(load.finished), e.saturating_add(load.failed))
-    });
-    let enough = finished >= u64::try_from(analysis.min_requests).unwrap_or(1).max(1);
-    let permille = failed.saturating_mul(1000) / finished.max(1);
+    let recent = loads.fold(Outcomes::default(), |sum, load| sum.plus(load.recent));
+    let permille = recent.failed_permille(u64::try_from(analysis.min_requests).unwrap_or(1))?;
     let most = u64::try_from(analysis.max_error_permille).unwrap_or(0);
-    (enough && permille > most)
-        .then(|| format!("{failed} of {finished} requests failed, more than {most} permille"))
+    (permille > most).then(|| {
+        let Outcomes { finished, failed } = recent;
+        format!(
+            "{failed} of {finished} requests failed within {} s, more than {most} permille",
+            analysis.window_seconds
+        )
+    })
+}
+
+/// A new group whose engine says that it can't ever serve: starting it again would end the same way. Only where there is a revision to go
+/// back to; otherwise the engine is started again as usual, because whatever is wrong may be put right outside of the spec.
+fn refusal(current: Option<&str>, new: &[&Group]) -> Option<String> {
+    current?;
+    let doomed = new.iter().filter(|g| g.is_unproven());
+    let fault = doomed.filter_map(|g| {
+        let failure = g.memory.last_failure.as_ref()?;
+        let fault = Fault::of_exit_code(failure.exit_code?)?;
+        fault
+            .is_permanent()
+            .then(|| recovery::describe(g.memory.id, failure))
+    });
+    fault.min()
 }
 
 /// Rule 6: whether a canary is being tried.

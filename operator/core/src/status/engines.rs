@@ -1,8 +1,9 @@
 //! What is said about the model and the engines, the nearest to its cause first.
 
-use kvasir_operator_api::{GroupState, GroupStatus, Reason};
+use kvasir_operator_api::{GroupState, GroupStatus, RankFailure, Reason};
 
 use super::conditions::Verdict;
+use crate::fault::Fault;
 use crate::groups::recovery;
 use crate::observed::{Observed, PodView};
 use crate::plan::Plan;
@@ -15,8 +16,7 @@ pub(super) fn model(plan: &Plan, observed: &Observed) -> Verdict {
         return Verdict::yes(Reason::Resolved, "a group has loaded the model");
     }
     let failures = groups.iter().filter_map(|g| g.last_failure.as_ref());
-    let model_failures =
-        failures.filter_map(|failure| Some((failure, model_reason(failure.message.as_deref()?)?)));
+    let model_failures = failures.filter_map(|failure| Some((failure, model_reason(failure)?)));
     match model_failures.max_by_key(|(failure, _)| failure.time.as_ref().map(|t| t.0)) {
         Some((failure, reason)) => Verdict::no(reason, failure.message.clone().unwrap_or_default()),
         None if observed.pods.is_empty() => Verdict::unknown(Reason::Resolving, "no engine has started yet"),
@@ -24,9 +24,12 @@ pub(super) fn model(plan: &Plan, observed: &Observed) -> Verdict {
     }
 }
 
-/// What an engine's last line says about its model. Engines end their log with the cause.
-fn model_reason(line: &str) -> Option<Reason> {
-    let line = line.to_lowercase();
+/// What an engine's end says about its model: by its exit code, or by its last line where the code says nothing.
+fn model_reason(failure: &RankFailure) -> Option<Reason> {
+    if let Some(fault) = failure.exit_code.and_then(Fault::of_exit_code) {
+        return fault.model_reason();
+    }
+    let line = failure.message.as_deref()?.to_lowercase();
     let rules: [(&[&str], Reason); 5] = [
         (&["401", "403", "unauthorized", "forbidden"], Reason::Unauthorized),
         (&["digest", "checksum"], Reason::DigestMismatch),

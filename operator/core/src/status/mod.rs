@@ -51,7 +51,6 @@ pub fn accepted(
         rollout: Some(plan.decisions.rollout.clone()),
         groups: listed(groups),
         resting_ids: plan.decisions.resting.clone(),
-        adapters: Vec::new(),
         model: Some(ModelStatus {
             name: service.model_name().to_owned(),
             ..before.model.clone().unwrap_or_default()

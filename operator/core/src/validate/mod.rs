@@ -156,14 +156,36 @@ fn source(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<Fie
             "a folder of the node can be served only where the operator runs with --allow-local-sources; use pvc or image",
         ));
     }
-    let fetches = source.hugging_face.is_some();
+    if let Some(http) = &source.http {
+        http_source(&http.url, spec.model.sha256.as_deref(), errors);
+    }
     let closed =
         spec.network.mode == kvasir_operator_api::NetworkMode::Strict && spec.network.model_egress.is_empty();
-    if fetches && closed {
+    if source.is_fetched() && closed {
         errors.push(FieldError::new(
             "spec.network.modelEgress",
             Reason::UnsupportedSource,
-            "the model is fetched over the network, but no address is open: list the hub's addresses, or use pvc or image",
+            "the model is fetched over the network, but no address is open: list the server's addresses, or use pvc or image",
+        ));
+    }
+}
+
+/// What the engine demands of an address, so that a spec it would refuse isn't accepted.
+fn http_source(url: &str, sha256: Option<&str>, errors: &mut Vec<FieldError>) {
+    if sha256.is_none() {
+        errors.push(FieldError::new(
+            "spec.model.sha256",
+            Reason::UnsupportedSource,
+            "an http source needs the SHA-256 of its file: without it nobody could tell what was fetched",
+        ));
+    }
+    let path = url.split(['?', '#']).next().unwrap_or_default();
+    let file = path.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
+    if file.strip_suffix(".gguf").is_none_or(str::is_empty) {
+        errors.push(FieldError::new(
+            "spec.model.source.http.url",
+            Reason::UnsupportedSource,
+            "an address must name one .gguf file; for a folder with safetensors use huggingFace, pvc or image",
         ));
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
         (
             spec.model.source.s3.is_some(),
             "spec.model.source.s3",
-            "S3 isn't built yet: use pvc, image or huggingFace",
+            "S3 isn't built yet: use pvc, image, huggingFace, or http with a signed address",
         ),
         (
             scaled,
@@ -57,14 +57,9 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "HTTPRoutes aren't built yet: use gateway.ingress or gateway.service",
         ),
         (
-            spec.model.source.http.is_some(),
-            "spec.model.source.http",
-            "the engine can't fetch single files yet: use pvc, image or huggingFace",
-        ),
-        (
-            spec.model.sha256.is_some(),
+            spec.model.sha256.is_some() && spec.model.source.http.is_none(),
             "spec.model.sha256",
-            "the engine doesn't verify a given digest yet: pin image by digest or huggingFace by commit",
+            "a digest is verified of an http source only: pin image by digest or huggingFace by commit",
         ),
         (
             spec.model.format != ModelFormat::Auto,

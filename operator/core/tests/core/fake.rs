@@ -50,6 +50,8 @@ pub(crate) struct Fake {
     pub(crate) now: Timestamp,
     /// Engines of this spec.restartedAt value never become ready: they end at once.
     pub(crate) broken: BTreeSet<String>,
+    /// What they end with.
+    pub(crate) broken_exit_code: i32,
     /// Mutating requests so far.
     pub(crate) writes: usize,
     version: u64,
@@ -75,6 +77,7 @@ impl Fake {
             loads: BTreeMap::new(),
             now: "2026-11-29T12:00:00Z".parse().unwrap(),
             broken: BTreeSet::new(),
+            broken_exit_code: 1,
             writes: 0,
             version: 0,
             uids: 0,
@@ -226,7 +229,11 @@ impl Fake {
         self.remove_left_pods();
         self.create_missing_pods();
         for pod in self.pods.values_mut() {
-            advance(pod, &self.nodes, &self.broken);
+            let exit_code = self
+                .broken
+                .contains(&pod.revision)
+                .then_some(self.broken_exit_code);
+            advance(pod, &self.nodes, exit_code);
         }
     }
 
@@ -357,10 +364,9 @@ impl Fake {
             pod.view.terminated = Some(Terminated {
                 exit_code: 137,
                 reason: "OOMKilled".to_owned(),
-                message: None,
+                message: Some("loading\nerror: the engine ran out of memory\n".to_owned()),
                 at,
             });
-            pod.view.last_line = Some("the engine ran out of memory".to_owned());
         }
     }
 
@@ -437,7 +443,8 @@ impl Fake {
     }
 }
 
-fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, broken: &BTreeSet<String>) {
+/// `exit_code` is what the pod's engine ends with, if it is broken.
+fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, exit_code: Option<i32>) {
     let view = &mut pod.view;
     if view.deleting {
         return;
@@ -456,13 +463,12 @@ fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, broken: &BTreeSet<
         return;
     }
     pod.age += 1;
-    let is_broken = !view.is_gateway && broken.contains(&pod.revision);
-    if is_broken {
+    if let Some(exit_code) = exit_code.filter(|_| !view.is_gateway) {
         view.ready = false;
         view.restarts += i32::from(pod.age.is_multiple_of(3));
         view.waiting = Some("CrashLoopBackOff".to_owned());
         view.terminated = Some(Terminated {
-            exit_code: 1,
+            exit_code,
             reason: "Error".to_owned(),
             message: None,
             at: None,

@@ -4,6 +4,7 @@ use crate::fake::Fake;
 use jiff::SignedDuration;
 use kvasir_operator_api::{AutoscalingMode, CanarySpec, GroupState, RolloutStrategy};
 use kvasir_operator_core::observed::GroupLoad;
+use kvasir_operator_core::outcomes::Outcomes;
 use serde_json::json;
 
 fn ready(replicas: i32) -> Fake {
@@ -198,8 +199,10 @@ fn a_canary_that_fails_requests_is_rolled_back() {
     fake.loads.insert(
         id,
         GroupLoad {
-            finished: 100,
-            failed: 50,
+            recent: Outcomes {
+                finished: 100,
+                failed: 50,
+            },
             ..GroupLoad::default()
         },
     );
@@ -217,6 +220,53 @@ fn a_canary_that_fails_requests_is_rolled_back() {
             .unwrap()
             .contains("50 of 100")
     );
+}
+
+#[test]
+fn failures_below_the_minimum_of_requests_end_no_trial() {
+    let mut fake = canary();
+    let update = fake.status().update_revision.unwrap();
+    let groups = fake.status().groups;
+    let id = groups.iter().find(|g| g.revision == update).unwrap().id;
+    let recent = Outcomes {
+        finished: 19,
+        failed: 19,
+    };
+    fake.loads.insert(
+        id,
+        GroupLoad {
+            recent,
+            ..GroupLoad::default()
+        },
+    );
+    run(&mut fake, 2, is_complete);
+    assert_eq!(fake.status().current_revision, Some(update));
+}
+
+#[test]
+fn a_revision_whose_engine_can_never_serve_is_rolled_back_at_once() {
+    for (code, goes_back) in [
+        (71, true),
+        (64, true),
+        (76, true),
+        (69, false),
+        (73, false),
+        (137, false),
+    ] {
+        let mut fake = ready(1);
+        fake.broken.insert("next".to_owned());
+        fake.broken_exit_code = code;
+        let begun = fake.now;
+        fake.roll("next");
+        let went_back = |fake: &Fake| fake.condition("Progressing").1 == "RolledBack";
+        for _ in 0..30 {
+            fake.tick(5);
+            fake.reconcile();
+        }
+        assert_eq!(went_back(&fake), goes_back, "exit code {code}");
+        assert!(fake.now.duration_since(begun) < SignedDuration::from_mins(5));
+        assert_eq!(fake.condition("Ready").0, "True");
+    }
 }
 
 #[test]

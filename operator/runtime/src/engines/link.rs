@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use kvasir_operator_core::observed::GroupLoad;
+use kvasir_operator_core::outcomes::Outcomes;
 use kvasir_proto::engine::v1::engine_client::EngineClient;
 use kvasir_proto::engine::v1::{DrainRequest, GetLoadRequest, LoadReport};
 use kvasir_tls::{Name, NameRule, client_from_memory};
@@ -77,7 +78,7 @@ impl Link {
     }
 
     /// Load of the engine at `address`.
-    pub(crate) async fn load(&self, address: SocketAddr) -> Result<GroupLoad, LinkError> {
+    pub(crate) async fn load(&self, address: SocketAddr) -> Result<Answer, LinkError> {
         let ask = async {
             let mut client = EngineClient::new(self.connect(address).await?);
             let answer = client.get_load(GetLoadRequest {}).await;
@@ -139,15 +140,28 @@ async fn timed<T>(
     }
 }
 
+/// What an engine says about its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Its load, without how requests ended lately: an engine counts from its start on.
+    pub(crate) load: GroupLoad,
+    /// How requests ended since it started.
+    pub(crate) counted: Outcomes,
+}
+
 /// What decisions read of a load report.
-fn summary(report: &LoadReport) -> GroupLoad {
-    GroupLoad {
-        running: report.num_running,
-        waiting: report.num_waiting,
-        kv_usage_permille: (report.kv_cache_usage.clamp(0.0, 1.0) * 1000.0).round() as u16,
-        // The report doesn't count requests by outcome.
-        finished: 0,
-        failed: 0,
+fn summary(report: &LoadReport) -> Answer {
+    Answer {
+        load: GroupLoad {
+            running: report.num_running,
+            waiting: report.num_waiting,
+            kv_usage_permille: (report.kv_cache_usage.clamp(0.0, 1.0) * 1000.0).round() as u16,
+            recent: Outcomes::default(),
+        },
+        counted: Outcomes {
+            finished: report.num_finished_seqs,
+            failed: report.num_failed_seqs.min(report.num_finished_seqs),
+        },
     }
 }
 
@@ -220,6 +234,7 @@ mod tests {
                 kv_cache_usage,
                 ..LoadReport::default()
             })
+            .load
             .kv_usage_permille
         };
         assert_eq!(usage(0.1234), 123);

@@ -1,26 +1,26 @@
 //! Asks engines for their load, beside the rounds: a round never waits for an engine.
 //!
 //! The leading pod of each group is asked every [`PAUSE`], and every [`DRAIN_PAUSE`] where a group drains, because its last
-//! request decides when it goes. An engine that can't be reached has no load. A round is asked for when a draining group's
-//! load changes, and otherwise at most every [`REPORT`].
+//! request decides when it goes. An engine that can't be reached has no load. A round is asked for when the load of a service changes that
+//! drains a group or tries a canary, and otherwise at most every [`REPORT`].
 
 mod link;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kvasir_operator_api::{InferenceService, TlsMode};
 use kvasir_operator_core::identity;
-use kvasir_operator_core::observed::GroupLoad;
 
 use crate::cache::{Cache, ServiceKey};
 use crate::reconcile;
 use crate::watch::Trigger;
-pub(crate) use link::Link;
+pub(crate) use link::{Answer, Link};
 
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -55,16 +55,20 @@ pub(crate) async fn poll(services: Store<InferenceService>, cache: Arc<Cache>, t
         let questions = due.into_iter().map(|service| {
             let cache = Arc::clone(&cache);
             async move {
-                let loads = ask(&service, &cache).await;
-                (service, loads)
+                let answers = ask(&service, &cache).await;
+                (service, answers)
             }
         });
         let mut answers = std::pin::pin!(futures::stream::iter(questions).buffer_unordered(AT_ONCE));
-        while let Some((service, loads)) = answers.next().await {
+        while let Some((service, answers)) = answers.next().await {
             let key = reconcile::key(&service);
-            let news = cache.put_loads(&key, loads);
+            let (window, clock) = (window(&service), Timestamp::now());
+            let old = served_before(&service, clock - window);
+            let news = cache.put_loads(&key, &answers, &old, window, clock);
             let before = times.get(&key).and_then(|times| times.reported);
-            let due = is_draining(&service) || before.is_none_or(|at| now.duration_since(at) >= REPORT);
+            let due = is_draining(&service)
+                || is_on_trial(&service)
+                || before.is_none_or(|at| now.duration_since(at) >= REPORT);
             let reported = if news && due {
                 // Nobody listens while the operator is stopping.
                 trigger.send(ObjectRef::from_obj(&*service)).ok();
@@ -93,8 +97,28 @@ fn is_draining(service: &InferenceService) -> bool {
     groups.any(|group| group.draining)
 }
 
-/// Load of the groups that answered.
-async fn ask(service: &InferenceService, cache: &Cache) -> BTreeMap<i32, GroupLoad> {
+/// A canary gets requests: how they end decides about it.
+fn is_on_trial(service: &InferenceService) -> bool {
+    let rollout = service.status.as_ref().and_then(|status| status.rollout.as_ref());
+    rollout.is_some_and(|rollout| rollout.canary_since.is_some() && !rollout.promoted)
+}
+
+/// Groups that were ready before that moment.
+fn served_before(service: &InferenceService, moment: Timestamp) -> BTreeSet<i32> {
+    let groups = service.status.iter().flat_map(|status| &status.groups);
+    let old = groups.filter(|group| group.ready_since.as_ref().is_some_and(|since| since.0 < moment));
+    old.map(|group| group.id).collect()
+}
+
+/// How long requests count when a canary is judged.
+fn window(service: &InferenceService) -> SignedDuration {
+    let canary = service.spec.rollout.canary.as_ref();
+    let analysis = canary.map(|canary| canary.analysis.clone()).unwrap_or_default();
+    SignedDuration::from_secs(analysis.window_seconds.into())
+}
+
+/// Answers of the groups that gave one.
+async fn ask(service: &InferenceService, cache: &Cache) -> BTreeMap<i32, Answer> {
     let key = reconcile::key(service);
     let Some(link) = link_to(service, cache) else {
         return BTreeMap::new();
@@ -104,7 +128,7 @@ async fn ask(service: &InferenceService, cache: &Cache) -> BTreeMap<i32, GroupLo
         let link = link.clone();
         async move {
             match link.load(address).await {
-                Ok(load) => Some((group, load)),
+                Ok(answer) => Some((group, answer)),
                 Err(error) => {
                     tracing::debug!(namespace = %key_namespace(service), group, %error, "an engine gave no answer");
                     None
