@@ -76,7 +76,7 @@ suite! {
     }
     reports {
         the_load_report_counts
-        a_stuck_step_shows_in_the_load_report,
+        a_stuck_step_shows_in_the_load_report
         what_a_client_aborts_is_no_outcome
         large_text_assets_arrive_whole
         text_assets_of_another_digest_are_refused
