@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment};
 use k8s_openapi::api::core::v1::{
-    Affinity, ConfigMap, ConfigMapVolumeSource, Container, PersistentVolumeClaimVolumeSource,
-    PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, ProjectedVolumeSource, SecretProjection,
-    ServiceAccountTokenProjection, Volume, VolumeProjection, WeightedPodAffinityTerm,
+    Affinity, ConfigMap, ConfigMapProjection, ConfigMapVolumeSource, Container, KeyToPath,
+    PersistentVolumeClaimVolumeSource, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec,
+    ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
+    WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -239,20 +240,35 @@ fn keys(service: &Validated) -> Volume {
     }
 }
 
-/// A short-lived token, for the one mode that asks the API server about clients.
+/// A short-lived token, for the one mode that asks the API server about clients, and the authority to know that server by.
 fn token() -> Volume {
     Volume {
         name: "token".to_owned(),
         projected: Some(ProjectedVolumeSource {
             default_mode: Some(0o440),
-            sources: Some(vec![VolumeProjection {
-                service_account_token: Some(ServiceAccountTokenProjection {
-                    path: "token".to_owned(),
-                    expiration_seconds: Some(3600),
-                    ..ServiceAccountTokenProjection::default()
-                }),
-                ..VolumeProjection::default()
-            }]),
+            sources: Some(vec![
+                VolumeProjection {
+                    service_account_token: Some(ServiceAccountTokenProjection {
+                        path: "token".to_owned(),
+                        expiration_seconds: Some(3600),
+                        ..ServiceAccountTokenProjection::default()
+                    }),
+                    ..VolumeProjection::default()
+                },
+                // Kubernetes puts it into every namespace.
+                VolumeProjection {
+                    config_map: Some(ConfigMapProjection {
+                        name: "kube-root-ca.crt".to_owned(),
+                        items: Some(vec![KeyToPath {
+                            key: "ca.crt".to_owned(),
+                            path: "ca.crt".to_owned(),
+                            mode: None,
+                        }]),
+                        optional: None,
+                    }),
+                    ..VolumeProjection::default()
+                },
+            ]),
             ..ProjectedVolumeSource::default()
         }),
         ..Volume::default()
