@@ -262,7 +262,7 @@ fn token() -> Volume {
                         items: Some(vec![KeyToPath {
                             key: "ca.crt".to_owned(),
                             path: "ca.crt".to_owned(),
-                            mode: None,
+                            ..KeyToPath::default()
                         }]),
                         optional: None,
                     }),
