@@ -136,6 +136,9 @@ fn bad_values_are_bad_configuration() {
             "4096",
         ],
         &["serve", "--strict=maybe"],
+        &["serve", NO_MODEL, "--max-num-queued-reqs", "0"],
+        &["serve", NO_MODEL, "--max-num-queued-tokens", "0"],
+        &["serve", NO_MODEL, "--sse-keep-alive-interval", "0.001"],
         &["serve", "--api-key", ""],
         &["serve", "a", "b"],
         &["serve", "--config", "/nonexistent.yaml"],
@@ -283,6 +286,23 @@ fn port_in_use_fails_before_the_model_is_loaded() {
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn a_folder_for_dumps_that_cant_be_fails_before_the_model_is_loaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let dumps = file.join("dumps").display().to_string();
+    for (command, more) in [("serve", &["--port", "0"][..]), ("engine", &[])] {
+        let ran = run(kvasir(&[command, NO_MODEL, "--dump-dir", &dumps]).args(more));
+        assert_eq!(ran.code, Some(1), "{command}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains(&dumps) && ran.stderr.contains("--dump-dir"),
+            "{}",
+            ran.stderr
+        );
+    }
 }
 
 #[test]

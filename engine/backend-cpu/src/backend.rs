@@ -39,6 +39,12 @@ pub enum CpuBackendError {
     /// No threads can't compute.
     #[error("0 threads were asked for; at least 1 is needed")]
     NoThreads,
+    /// So many that their stacks and scratch space alone would be too much.
+    #[error("{threads} threads were asked for; at most {MAX_THREADS} are of use, one for each CPU")]
+    TooManyThreads {
+        /// How many were asked for.
+        threads: usize,
+    },
     /// The operating system refused a thread.
     #[error("a pool of {threads} threads can't be started")]
     StartThreads {
@@ -48,6 +54,9 @@ pub enum CpuBackendError {
         source: std::io::Error,
     },
 }
+
+/// More hardware threads than any machine has that one process computes on.
+const MAX_THREADS: usize = 1024;
 
 /// A CPU with some threads.
 #[derive(Debug)]
@@ -80,6 +89,9 @@ impl CpuBackend {
         let threads = options.threads;
         if threads == 0 {
             return Err(CpuBackendError::NoThreads);
+        }
+        if threads > MAX_THREADS {
+            return Err(CpuBackendError::TooManyThreads { threads });
         }
         let pool = Pool::new(threads).map_err(|source| CpuBackendError::StartThreads { threads, source })?;
         let scratch = (0..threads).map(|_| Mutex::default()).collect();

@@ -18,6 +18,9 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 /// Steps of small machines take longer than any shorter time.
 const MIN_STALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
+/// Shorter ones would send more comments than tokens.
+const MIN_SSE_KEEP_ALIVE: std::time::Duration = std::time::Duration::from_secs(1);
+
 section! {
     /// Which model, and how its text is made.
     ModelConfig, "Model" {
@@ -130,7 +133,7 @@ section! {
             "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts, to admin keys; without \
              any keys to everybody on this machine";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
-            "Comment line after this much silence in a stream; 0 is never";
+            "Comment line after this much silence in a stream, at least 1; 0 is never";
     }
 }
 
@@ -190,6 +193,15 @@ impl EngineConfig {
                 "max-num-active-seqs ({active}) must be at most max-num-seqs ({seqs})"
             )));
         }
+        let queue = [
+            ("max-num-queued-reqs", u64::from(self.max_num_queued_reqs.value)),
+            ("max-num-queued-tokens", self.max_num_queued_tokens.value.0),
+        ];
+        for (key, _) in queue.into_iter().filter(|(_, limit)| *limit == 0) {
+            return Err(ConfigError::Conflict(format!(
+                "{key} is 0; it must be at least 1, because every request waits for the next step"
+            )));
+        }
         let stall = self.stall_timeout.value.0;
         if stall < MIN_STALL_TIMEOUT {
             return Err(ConfigError::Conflict(format!(
@@ -204,6 +216,24 @@ impl EngineConfig {
             ));
         }
         Ok(())
+    }
+}
+
+impl HttpConfig {
+    /// Checks what depends on values alone; who may reach which port is for [`HttpConfig::bind`] and [`HttpConfig::check_admin`].
+    ///
+    /// # Errors
+    /// The value that can't work, with its limit.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let keep_alive = self.sse_keep_alive_interval.value.0;
+        if keep_alive.is_zero() || keep_alive >= MIN_SSE_KEEP_ALIVE {
+            return Ok(());
+        }
+        Err(ConfigError::Conflict(format!(
+            "sse-keep-alive-interval ({} s) must be at least {} s, or 0 for no comments",
+            keep_alive.as_secs_f64(),
+            MIN_SSE_KEEP_ALIVE.as_secs()
+        )))
     }
 }
 

@@ -190,6 +190,28 @@ fn report_keeps_value_source_and_detail() {
 }
 
 #[test]
+fn keep_alives_that_would_outnumber_tokens_are_refused_with_the_limit() {
+    for (seconds, is_taken) in [
+        ("0", true),
+        ("1", true),
+        ("0.999", false),
+        ("1e-9", false),
+        ("3600", true),
+    ] {
+        let http = HttpConfig::resolve(&flags(&[("sse-keep-alive-interval", seconds)])).unwrap();
+        let checked = http.validate();
+        assert_eq!(checked.is_ok(), is_taken, "{seconds}");
+        if let Err(error) = checked {
+            let text = error.to_string();
+            assert!(
+                text.contains("sse-keep-alive-interval") && text.contains("at least 1 s"),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
 fn vllm_api_key_is_an_alias_that_ours_beats() {
     let both = env(&[("VLLM_API_KEY", "theirs"), ("KVASIR_API_KEY", "ours")]);
     assert_eq!(
@@ -365,6 +387,10 @@ fn scheduler_limits_that_contradict_each_other_are_refused() {
     assert!(check(&[("max-num-batched-tokens", "7"), ("max-num-seqs", "7")]).is_ok());
     assert!(check(&[("max-num-active-seqs", "129")]).is_err());
     assert!(check(&[("stall-timeout", "0")]).is_err());
+    for key in ["max-num-queued-reqs", "max-num-queued-tokens"] {
+        assert!(check(&[(key, "0")]).unwrap_err().to_string().contains(key));
+        assert!(check(&[(key, "1")]).is_ok());
+    }
     assert!(check(&[("stall-timeout", "1")]).is_ok());
     assert!(
         check(&[

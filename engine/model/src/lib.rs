@@ -24,6 +24,6 @@ mod transformer;
 pub use config::{Architecture, Biases, Format, ModelConfig};
 pub use error::ModelError;
 pub use executor::Model;
-pub use load::{KvOptions, LoadOptions, LoadProgress, kv_block_bytes, load};
+pub use load::{KvOptions, LoadOptions, LoadProgress, MAX_STEP_TOKENS, kv_block_bytes, load};
 pub use rope::{RopeConfig, RopeScaling};
 pub use runner::LogitsObserver;

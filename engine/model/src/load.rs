@@ -15,7 +15,7 @@ use crate::transformer::Transformer;
 const MAX_BLOCK_SIZE: usize = 1 << 12;
 
 /// Tokens of one step above this don't make a step any more efficient; the bound keeps sizes in 64 bits.
-const MAX_STEP_TOKENS: usize = 1 << 20;
+pub const MAX_STEP_TOKENS: usize = 1 << 20;
 
 /// How a model is to be run.
 pub struct LoadOptions<'a> {

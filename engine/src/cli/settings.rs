@@ -65,6 +65,7 @@ impl Settings {
         };
         settings.engine.settle();
         settings.engine.validate()?;
+        settings.http.validate()?;
         settings.access.validate(&settings.grpc.listen.value)?;
         settings.place.validate()?;
         Ok(settings)

@@ -208,9 +208,15 @@ fn parse_line(line: &str) -> Option<(&str, Sample)> {
     (!name.is_empty()).then_some((name, Sample { labels, value }))
 }
 
-/// A number that can be reckoned with: NaN and infinities say nothing about a server.
+/// More than a server counts of anything in its life. Sums of as many samples as are read stay far from infinity.
+const MAX_FIGURE: f64 = 1e30;
+
+/// A number that can be reckoned with. NaN and infinities say nothing about a server, and all that is looked at counts or measures
+/// something, so that what is below 0 says nothing either.
 fn number(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|value: &f64| value.is_finite())
+    text.parse()
+        .ok()
+        .filter(|value: &f64| (0.0..=MAX_FIGURE).contains(value))
 }
 
 /// What follows the opening brace; gives the rest behind the closing one.
@@ -315,7 +321,7 @@ mod tests {
 
     #[test]
     fn lines_that_break_the_format_are_passed_over() {
-        let text = "vllm:a{b=\"c 1\nvllm:a{b} 1\nvllm:a{ 1\nvllm:a\nvllm:a \nvllm:a NaN\nvllm:a +Inf\nvllm:a x\n{a=\"b\"} 1\n\u{0}\n\
+        let text = "vllm:a{b=\"c 1\nvllm:a{b} 1\nvllm:a{ 1\nvllm:a\nvllm:a \nvllm:a NaN\nvllm:a +Inf\nvllm:a -1\nvllm:a 1e308\nvllm:a x\n{a=\"b\"} 1\n\u{0}\n\
              vllm:a{b=\"\\";
         assert_eq!(samples(text), Samples::default());
         assert_eq!(samples(&format!("{text}\nvllm:a 1")).sum("vllm:a"), Some(1.0));

@@ -21,7 +21,9 @@ use kvasir_config::{
 use kvasir_engine_core::{KvGroup, Order, Policies, SchedulerConfig};
 use kvasir_files::Limit;
 use kvasir_model::{KvOptions, LoadOptions, LoadProgress, ModelConfig as ModelDescription, kv_block_bytes};
-use kvasir_service::{CacheParts, Diagnostics, Engine, EngineSetup, ServiceLimits, StallLimits};
+use kvasir_service::{
+    CacheParts, Diagnostics, Engine, EngineSetup, ServiceError, ServiceLimits, StallLimits,
+};
 use kvasir_weights::Checkpoint;
 
 pub use error::LoadError;
@@ -30,8 +32,8 @@ pub(crate) use executor::{LoadedExecutor, load_executor};
 use crate::fetch::{self, FetchOptions, LocalModel};
 use crate::memory::MemoryLimit;
 use crate::progress::Watcher;
-pub(crate) use sizes::check_block_size;
 use sizes::{Facts, Sizes};
+pub(crate) use sizes::{check_block_size, check_budget};
 
 /// More alternatives per token than this would be answers of megabytes.
 const MAX_ALTERNATIVES: u32 = 1 << 10;
@@ -58,6 +60,10 @@ pub(crate) fn start_engine(
     watcher: &dyn Watcher,
 ) -> Result<Engine, LoadError> {
     engine.kv_events_config.value.check_mode(place.gateway_mode)?;
+    // The engine does so too, but only when the model is there.
+    if let Some(folder) = &engine.dump_dir.value {
+        kvasir_service::dump::prepare(folder).map_err(ServiceError::DumpDir)?;
+    }
     let Prepared {
         local,
         checkpoint,

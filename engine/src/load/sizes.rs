@@ -11,6 +11,8 @@ use std::num::NonZeroU32;
 
 use kvasir_config::{ByteCount, ConfigError, Dtype, EngineConfig, ModelConfig};
 
+use kvasir_model::MAX_STEP_TOKENS;
+
 use super::LoadError;
 
 /// What the decision is made from.
@@ -71,6 +73,7 @@ pub(super) fn decide(
     let wanted_len = wanted_len(model, facts)?;
     let block_size = engine.block_size.value.get();
     check_block_size(block_size)?;
+    check_budget(engine.max_num_batched_tokens.value.get())?;
     let num_blocks = num_blocks(engine, facts, wanted_len)?;
     // One block is the null block.
     let usable_tokens = u64::from(num_blocks - 1) * u64::from(block_size);
@@ -140,6 +143,16 @@ pub(crate) fn check_block_size(block_size: u32) -> Result<(), ConfigError> {
     }
     Err(ConfigError::Conflict(format!(
         "block-size {block_size} can't be used: it must be a multiple of {BLOCK_SIZE_STEP}, up to {MAX_BLOCK_SIZE}"
+    )))
+}
+
+/// The workspace of a step is made for its whole budget.
+pub(crate) fn check_budget(tokens: u32) -> Result<(), ConfigError> {
+    if tokens as usize <= MAX_STEP_TOKENS {
+        return Ok(());
+    }
+    Err(ConfigError::Conflict(format!(
+        "max-num-batched-tokens is {tokens}; it must be at most {MAX_STEP_TOKENS}, and so must max-num-seqs, which it follows"
     )))
 }
 
@@ -343,6 +356,20 @@ mod tests {
         for size in ["1", "17", "4112", "4294967280"] {
             let error = decide_with(&[("block-size", size)], &facts(None)).0.unwrap_err();
             assert!(error.contains("block-size") && error.contains("16"), "{error}");
+        }
+    }
+
+    #[test]
+    fn budgets_that_no_step_has_room_for_are_refused_by_name() {
+        for (tokens, is_taken) in [("1048576", true), ("1048577", false), ("4294967295", false)] {
+            let (sizes, ..) = decide_with(&[("max-num-batched-tokens", tokens)], &facts(None));
+            assert_eq!(sizes.is_ok(), is_taken, "{tokens}");
+            if let Err(error) = sizes {
+                assert!(
+                    error.contains("max-num-batched-tokens") && error.contains("1048576"),
+                    "{error}"
+                );
+            }
         }
     }
 

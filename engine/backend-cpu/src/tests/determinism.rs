@@ -199,6 +199,14 @@ fn no_threads_are_refused() {
 }
 
 #[test]
+fn more_threads_than_any_machine_has_are_refused_before_memory_is_asked_for() {
+    for threads in [1025, u32::MAX as usize, usize::MAX] {
+        let refused = CpuBackend::new(CpuOptions { threads, isa: None });
+        assert!(matches!(refused, Err(CpuBackendError::TooManyThreads { .. })));
+    }
+}
+
+#[test]
 fn block_sizes_that_are_no_multiple_of_16_are_refused_with_the_rule() {
     let shape = KvShape {
         num_layers: 1,

@@ -73,6 +73,23 @@ async fn a_dump_is_served_only_where_it_was_switched_on() {
 }
 
 #[tokio::test]
+async fn a_dump_that_the_engine_never_gives_is_not_waited_for_without_end() {
+    let engine = FakeEngine::new(Script::Hang);
+    engine
+        .stands_still
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let config = EdgeConfig {
+        enable_debug_dump: true,
+        ..EdgeConfig::default()
+    };
+    let router = edge_with(&engine, config).await;
+    tokio::time::pause();
+    let answer = get(&router, "/debug/dump").await;
+    let message = answer.error(503, "ServiceUnavailableError", None);
+    assert!(message.contains("30s"), "{message}");
+}
+
+#[tokio::test]
 async fn ready_fails_while_the_engine_drains_or_is_gone_and_not_when_it_is_full() {
     let engine = FakeEngine::new(Script::Hang);
     let router = edge(&engine).await;

@@ -1,7 +1,7 @@
 //! A scripted engine, a tokenizer whose token ids are bytes, and helpers to ask an edge.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub(crate) struct FakeEngine {
     pub(crate) load: Mutex<Result<LoadReport, Error>>,
     /// By whether the last stall is asked for.
     pub(crate) dumps: Mutex<[Result<Bytes, Error>; 2]>,
+    /// Whether it never answers when it is asked for a dump.
+    pub(crate) stands_still: AtomicBool,
     log: Arc<Mutex<Vec<Event>>>,
     requests: Mutex<Vec<GenerateRequest>>,
     aborted: Arc<Mutex<BTreeSet<(String, u32)>>>,
@@ -76,6 +78,7 @@ impl FakeEngine {
                 Ok(Bytes::from_static(b"{}")),
                 Err(kvasir_client::invalid("last_stall", "no stall")),
             ]),
+            stands_still: AtomicBool::new(false),
             log: Arc::default(),
             requests: Mutex::default(),
             aborted: Arc::default(),
@@ -154,6 +157,9 @@ impl EngineClient for FakeEngine {
     }
 
     async fn dump(&self, last_stall: bool) -> Result<Bytes, Error> {
+        if self.stands_still.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
         self.dumps.lock().unwrap()[usize::from(last_stall)].clone()
     }
 
