@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use kvasir_engine_core::{ReplayError, Stats, Trace, TraceError};
 use serde::{Deserialize, Serialize};
 
-pub use self::file::MAX_FILES;
-pub(crate) use self::file::{prepare, write};
+pub(crate) use self::file::write;
+pub use self::file::{MAX_FILES, prepare};
 pub use self::replay::Replayed;
 use crate::journal::StepRecord;
 use crate::shared::{Health, Shared};
@@ -145,7 +145,15 @@ pub enum DumpError {
     /// No folder was named for dumps.
     #[error("the engine has no folder for dumps: name one with --dump-dir")]
     NoFolder,
-    /// A file or folder can't be written.
+    /// The folder can't be used.
+    #[error("dumps can't be kept in {}: {source}; --dump-dir names the folder", .path.display())]
+    Folder {
+        /// Which.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file can't be written.
     #[error("can't write the dump {}: {source}", .path.display())]
     Write {
         /// Which.

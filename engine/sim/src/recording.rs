@@ -23,6 +23,7 @@ pub struct Recording {
     pub(crate) block_ids: Vec<TokenId>,
     /// Tokens that an id stands for.
     pub(crate) block_tokens: u32,
+    num_refused: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -161,23 +162,28 @@ impl Recording {
         recording.finish()
     }
 
-    /// The submissions of a scheduler's recording, with the prompts and the answers of then; what was refused then is asked again. The children
-    /// of one request come one by one.
+    /// The requests that a recorded scheduler took, with the prompts and the answers of then; [`Recording::num_refused`] says how many it
+    /// refused. Nobody knows what those would have been answered. The children of one request come one by one.
     ///
     /// # Errors
     /// If the recording can't be replayed.
     pub fn from_trace(trace: &Trace) -> Result<Self, RecordingError> {
         let submissions = trace.requests().map_err(RecordingError::Replay)?;
-        let rows = submissions.into_iter().map(|submission| {
+        let num_submitted = submissions.len();
+        let taken = submissions
+            .into_iter()
+            .filter(|submission| !submission.is_refused);
+        let rows = taken.map(|submission| {
             let RecordedRequest {
                 now,
                 request,
                 options,
+                is_refused: _,
                 output,
             } = submission;
             Row {
                 at: SimTime(now.0.saturating_mul(1000)),
-                // What never answered, refused or not, is taken to have wanted what it asked for.
+                // What hasn't answered by the recording's end is taken to have wanted what it asked for.
                 num_output: if output.is_empty() {
                     request.stop.max_tokens
                 } else {
@@ -193,8 +199,10 @@ impl Recording {
                 },
             }
         });
+        let rows: Vec<Row> = rows.collect();
         Self {
-            rows: rows.collect(),
+            num_refused: num_submitted - rows.len(),
+            rows,
             block_ids: Vec::new(),
             block_tokens: 1,
         }
@@ -223,6 +231,11 @@ impl Recording {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// Requests that the recorded scheduler refused, which aren't in it.
+    pub fn num_refused(&self) -> usize {
+        self.num_refused
     }
 
     fn push_line(

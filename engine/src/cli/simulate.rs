@@ -190,10 +190,10 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, visible_alias = "max-concurrency", value_name = "COUNT", value_delimiter = ',', conflicts_with_all = ["request_rate", "trace"])]
     pub(crate) clients: Vec<u32>,
     /// Pause of a client after each answer
-    #[arg(long, value_name = "PAUSE", default_value = "0", requires = "clients")]
+    #[arg(long, value_name = "PAUSE", default_value = "0", conflicts_with_all = ["request_rate", "trace"])]
     pub(crate) client_pause: Pause,
     /// Seconds over which the clients' first requests are spread
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, requires = "clients")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, conflicts_with_all = ["request_rate", "trace"])]
     pub(crate) ramp: f64,
     /// Requests per second, whatever the server does; inf is all at once; a list is swept
     #[arg(long, value_name = "RATE", value_delimiter = ',', conflicts_with = "trace")]

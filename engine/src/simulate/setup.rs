@@ -13,7 +13,7 @@ use kvasir_sim::{
 use super::{cost, usage};
 use crate::cli::simulate::{PolicyArg, RulesArg, ServerArgs, SimulateArgs, WorkloadArgs};
 use crate::exit::Failure;
-use crate::load::check_block_size;
+use crate::load::{check_block_size, check_budget};
 
 /// Some millions of requests.
 const TRACE_LIMIT: Limit = Limit {
@@ -104,6 +104,17 @@ impl Setup {
 /// Refuses what a server would refuse, so that only settings are proposed that can be served with.
 fn check(server: &ServerArgs) -> Result<(), Failure> {
     check_block_size(server.block_size)?;
+    server
+        .max_num_batched_tokens
+        .iter()
+        .try_for_each(|&tokens| check_budget(tokens))?;
+    let queue = [
+        ("--max-num-queued-reqs", u64::from(server.max_num_queued_reqs)),
+        ("--max-num-queued-tokens", server.max_num_queued_tokens),
+    ];
+    if let Some((flag, _)) = queue.into_iter().find(|(_, limit)| *limit == 0) {
+        return Err(Failure::Usage(format!("{flag} is 0; it must be at least 1")));
+    }
     let most_seqs = server.max_num_seqs.iter().copied().max().unwrap_or(1);
     match server.max_num_active_seqs {
         Some(active) if active > most_seqs => Err(Failure::Usage(format!(
@@ -183,7 +194,11 @@ fn loads(args: &WorkloadArgs) -> Vec<Load> {
 fn workload(args: &WorkloadArgs) -> Result<(Workload, String), Failure> {
     if let Some(path) = &args.trace {
         let recording = recording(path, args.trace_block_size)?;
-        let text = format!("{} requests of {}", recording.len(), path.display());
+        let refused = match recording.num_refused() {
+            0 => String::new(),
+            count => format!(", without {count} that were refused then"),
+        };
+        let text = format!("{} requests of {}{refused}", recording.len(), path.display());
         return Ok((Workload::Recorded(recording), text));
     }
     let synthetic = Synthetic {

@@ -231,6 +231,29 @@ fn flags_that_make_no_sense_together_are_refused_by_the_command_line() {
 }
 
 #[test]
+fn clients_need_not_be_counted_to_pause() {
+    let pausing = answer(&args("--num-requests 20 --client-pause 2 --ramp 1")).unwrap();
+    assert!(pausing.contains("8 clients, pause 2 s"), "{pausing}");
+    for line in ["--request-rate 1 --client-pause 2", "--request-rate 1 --ramp 2"] {
+        let words = std::iter::once("simulate").chain(line.split_whitespace());
+        let refused = Command::try_parse_from(words).unwrap_err().to_string();
+        assert!(refused.contains("--request-rate"), "{refused}");
+    }
+}
+
+#[test]
+fn budgets_and_queues_that_no_server_takes_are_refused() {
+    for (line, part) in [
+        ("--max-num-batched-tokens 2048,1048577", "at most 1048576"),
+        ("--max-num-queued-reqs 0", "--max-num-queued-reqs is 0"),
+        ("--max-num-queued-tokens 0", "--max-num-queued-tokens is 0"),
+    ] {
+        let refused = refusal(line);
+        assert!(refused.contains(part), "{refused}");
+    }
+}
+
+#[test]
 fn a_trace_in_a_file_is_played() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.jsonl");

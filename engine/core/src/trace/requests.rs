@@ -16,6 +16,8 @@ pub struct RecordedRequest {
     pub request: Request,
     /// With what beside the prompt.
     pub options: RequestOptions,
+    /// Whether it was refused when it was submitted.
+    pub is_refused: bool,
     /// Its output as far as the recording goes; empty if it was refused.
     pub output: Vec<TokenId>,
 }
@@ -43,14 +45,16 @@ impl Trace {
             } = input
             {
                 let index = requests.len();
+                // All of them or none.
+                let is_refused = scheduler.next_seq == before;
                 requests.extend(submitted.iter().map(|request| RecordedRequest {
                     now: *now,
                     request: request.clone(),
                     options: *options,
+                    is_refused,
                     output: Vec::new(),
                 }));
-                // All of them or none.
-                if scheduler.next_seq > before {
+                if !is_refused {
                     accepted.extend(index..requests.len());
                 }
             }

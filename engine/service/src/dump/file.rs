@@ -14,9 +14,19 @@ pub const MAX_FILES: usize = 16;
 const PREFIX: &str = "kvasir-";
 const SUFFIX: &str = ".dump.json";
 
-/// Makes the folder, so that what is wrong with it shows before it is needed.
-pub(crate) fn prepare(folder: &Path) -> Result<(), DumpError> {
-    fs::create_dir_all(folder).map_err(|source| failed(folder, source))
+/// Makes the folder and tries whether files can be written into it, so that what is wrong with it shows before it is needed.
+///
+/// # Errors
+/// If there can be no such folder, or this process may not write into it.
+pub fn prepare(folder: &Path) -> Result<(), DumpError> {
+    let probe = folder.join(format!(".{PREFIX}{}.probe", std::process::id()));
+    fs::create_dir_all(folder)
+        .and_then(|()| write_private(&probe, b""))
+        .and_then(|()| fs::remove_file(&probe))
+        .map_err(|source| DumpError::Folder {
+            path: folder.to_owned(),
+            source,
+        })
 }
 
 /// Writes a dump, and removes the oldest ones if there are too many.
@@ -116,6 +126,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
+        prepare(&folder.path().join("dumps")).unwrap();
+        assert_eq!(names(&folder.path().join("dumps")), [""; 0], "the probe is gone");
         let error = prepare(&file.join("dumps")).unwrap_err().to_string();
         assert!(error.contains("dumps"), "{error}");
     }
