@@ -43,6 +43,12 @@ pub(crate) struct RunArguments {
     /// Domain of the cluster's names
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
+    /// `ClusterRoleBinding` whose subjects are the gateways that may review tokens; without it mode TokenReview is refused
+    #[arg(long, value_name = "NAME")]
+    token_reviewers: Option<String>,
+    /// Ports of the API server, for the policies of gateways that review tokens
+    #[arg(long, value_name = "PORTS", value_delimiter = ',', default_value = "443,6443", value_parser = clap::value_parser!(i32).range(1..=65535))]
+    api_server_ports: Vec<i32>,
     /// Build groups of more than one rank
     #[arg(long)]
     alpha_topology: bool,
@@ -142,6 +148,8 @@ fn options(arguments: RunArguments) -> Options {
         operator_namespace: arguments.operator_namespace,
         operator_name: arguments.operator_name.clone(),
         cluster_domain: arguments.cluster_domain,
+        token_reviewers: arguments.token_reviewers,
+        api_server_ports: arguments.api_server_ports,
         alpha_topology: arguments.alpha_topology,
         allow_local_sources: arguments.allow_local_sources,
         resync: jiff::SignedDuration::from_secs(arguments.resync.into()),

@@ -20,6 +20,8 @@ pub fn crd() -> CustomResourceDefinition {
     let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     schema["x-kubernetes-validations"] = rules::ROOT.json();
     structural(schema);
+    // Helm deletes what a release no longer has; with the definition it would delete every service.
+    definition["metadata"]["annotations"] = json!({ "helm.sh/resource-policy": "keep" });
     definition["metadata"]["labels"] = json!({ labels::MANAGED_BY: labels::MANAGED_BY_VALUE });
     serde_json::from_value(definition).expect("only values of the schema were rewritten")
 }

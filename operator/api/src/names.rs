@@ -80,6 +80,11 @@ impl Names {
         self.with("gateway-tls")
     }
 
+    /// What the operator presents itself with, where cert-manager makes the certificates.
+    pub fn operator_certificate(&self) -> String {
+        self.with("operator-tls")
+    }
+
     /// A network policy, by what it allows.
     pub fn policy(&self, what: &str) -> String {
         self.with(what)
@@ -108,6 +113,11 @@ impl Names {
     /// A group's certificate.
     pub fn group_certificate(&self, id: i32) -> String {
         self.with(&format!("g{id}-certificate"))
+    }
+
+    /// The id of the group whose certificate has that name.
+    pub fn group_of_certificate(&self, name: &str) -> Option<i32> {
+        self.group_id(name.strip_suffix("-certificate")?)
     }
 
     /// A group's pod.

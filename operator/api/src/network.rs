@@ -145,7 +145,7 @@ fn https() -> Vec<i32> {
 pub struct TlsSpec {
     /// Who issues; Off is refused.
     ///
-    /// Internal (the operator's own authority), Provided or Off.
+    /// Internal (the operator's own authority), CertManager, Provided or Off.
     pub mode: TlsMode,
     /// Issuer, for mode CertManager.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,6 +156,13 @@ pub struct TlsSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub secret_name: Option<String>,
+    /// The operator's own such Secret, for mode Provided.
+    ///
+    /// Secret with what the operator presents itself with to engines, for mode Provided. Without it engines can't be asked for their
+    /// load, and draining groups end by time alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub operator_secret_name: Option<String>,
     /// Validity; renewal is at half.
     ///
     /// How long a certificate is valid; it is renewed when half of that is over.
@@ -169,6 +176,7 @@ impl Default for TlsSpec {
             mode: TlsMode::Internal,
             issuer_ref: None,
             secret_name: None,
+            operator_secret_name: None,
             validity_hours: 24,
         }
     }

@@ -265,6 +265,7 @@ fn children(service: &str) -> BTreeMap<String, &'static str> {
         (names.trust_bundle(), "trust"),
         (names.authority(), "authority"),
         (names.gateway_certificate(), "gateway certificate"),
+        (names.operator_certificate(), "operator certificate"),
         (names.revision("0123456789"), "revision"),
     ]);
     for id in [0, 1, 12, names::MAX_GROUP_ID] {

@@ -217,6 +217,8 @@ impl Live {
                 slim["data"] = self.object["data"].take();
                 slim["revision"] = self.object["revision"].take();
             }
+            // Whether it was issued, and why not.
+            Kind::Certificate => slim["status"] = self.object["status"].take(),
             _ => {}
         }
         self.object = slim;

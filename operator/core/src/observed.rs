@@ -62,12 +62,14 @@ pub struct GroupLoad {
 }
 
 /// What is known about certificates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificatesView {
     /// When the first of them ends.
     pub first_end: Timestamp,
     /// Pods' certificates that are missing.
     pub missing: usize,
+    /// What is wrong with Secrets that somebody else fills, each with its field or object.
+    pub problems: Vec<String>,
 }
 
 impl Observed {

@@ -10,9 +10,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kvasir_operator_api::TlsMode;
+use kvasir_operator_api::{NetworkMode, TlsMode};
 
-use crate::build::{budget, engine, gateway, ingress, monitor, policy, rights, services};
+use crate::build::{budget, certificate, engine, gateway, ingress, monitor, policy, rights, services};
 use crate::child::{Child, Kind, Live, ObjectRef};
 use crate::contest;
 use crate::groups::{self, Decisions};
@@ -143,6 +143,7 @@ fn wanted(
     let mut keep = BTreeSet::new();
     children.extend(rights::engine_account(service));
     revisions(service, history, update, decisions, &mut children, &mut keep);
+    children.extend(certificate::certificates(service, observed, settings));
     children.push(services::ranks(service));
     children.push(services::engines(service));
     let policies = policy::policies(service, &ids, settings);
@@ -256,9 +257,15 @@ fn groups_children(
 /// Secrets that the operator fills by itself stay as long as somebody mounts them.
 fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTreeSet<ObjectRef>) {
     let mut names = vec![service.names.gateway_secret()];
-    if service.spec.tls.mode == TlsMode::Internal {
-        names.push(service.names.authority());
-        names.push(service.names.trust_bundle());
+    match service.spec.tls.mode {
+        TlsMode::Internal => {
+            names.push(service.names.authority());
+            names.push(service.names.trust_bundle());
+        }
+        TlsMode::CertManager => names.push(service.names.operator_certificate()),
+        TlsMode::Provided | TlsMode::Off => {}
+    }
+    if matches!(service.spec.tls.mode, TlsMode::Internal | TlsMode::CertManager) {
         names.push(service.names.gateway_certificate());
         names.extend(ids.iter().map(|id| service.names.group_certificate(*id)));
     }
@@ -333,8 +340,14 @@ fn delete(service: &Validated, observed: &Observed, keep: &BTreeSet<ObjectRef>, 
         let group = live
             .label(kvasir_operator_api::labels::GROUP)
             .and_then(|id| id.parse::<i32>().ok());
-        live.reference.kind != Kind::StatefulSet
-            && group.is_some_and(|id| observed.pods.iter().any(|p| p.group == Some(id)))
+        let of_group = live.reference.kind != Kind::StatefulSet
+            && group.is_some_and(|id| observed.pods.iter().any(|p| p.group == Some(id)));
+        // So do the gateway's: its pods would lose the streams that they are ending.
+        let of_gateway = live.reference.kind == Kind::NetworkPolicy
+            && service.spec.network.mode == NetworkMode::Strict
+            && policy::is_gateways(service, &live.reference.name)
+            && observed.pods.iter().any(|pod| pod.is_gateway);
+        of_group || of_gateway
     };
     doomed.retain(|live| !lingering(live));
     doomed.sort_by_key(|live| {

@@ -42,6 +42,9 @@ pub struct RevisionSpec {
     pub scheduling: SchedulingSpec,
     /// Certificates or none.
     pub tls: TlsMode,
+    /// The Secret with the certificate, in mode Provided: another one reaches pods only by replacing them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_secret_name: Option<String>,
     /// What the user changed of the pod template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_overrides: Option<Map<String, Value>>,
@@ -81,6 +84,11 @@ impl Revision {
             topology: spec.topology.clone(),
             scheduling: spec.scheduling.clone(),
             tls: spec.tls.mode,
+            tls_secret_name: spec
+                .tls
+                .secret_name
+                .clone()
+                .filter(|_| spec.tls.mode == TlsMode::Provided),
             pod_overrides: spec.pod_overrides.clone(),
             restarted_at: spec.restarted_at.clone(),
             service_account_name: spec.service_account_name.clone(),

@@ -21,6 +21,10 @@ pub struct Settings {
     pub operator_name: String,
     /// Domain of the cluster's names.
     pub cluster_domain: String,
+    /// The binding of the chart that says which gateways may review tokens; without it none may.
+    pub token_reviewers: Option<String>,
+    /// Ports of the API server, as pods reach it: that of its Service and that of its endpoints.
+    pub api_server_ports: Vec<i32>,
     /// Builds groups of more than one rank. Alpha.
     pub alpha_topology: bool,
     /// Allows `model.source.local`.
@@ -49,6 +53,8 @@ impl Default for Settings {
             operator_namespace: "kvasir-system".to_owned(),
             operator_name: "kvasir-operator".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
+            token_reviewers: None,
+            api_server_ports: vec![443, 6443],
             alpha_topology: false,
             allow_local_sources: false,
             known_kinds: BTreeSet::new(),

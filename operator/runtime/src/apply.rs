@@ -5,6 +5,7 @@
 //! depend on it, as pods do on the policies that protect them.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kvasir_operator_api::labels;
@@ -176,6 +177,31 @@ impl Applier<'_> {
                 Err(ApplyError::Changed(reference.clone()))
             }
             Err(source) => Err(failed(reference, source)),
+        }
+    }
+
+    /// Makes an object that somebody else fills the service's: its labels and its owner, and nothing else of it.
+    pub(crate) async fn own(&self, kind: Kind, metadata: ObjectMeta, uid: &str) -> Result<(), ApplyError> {
+        let name = metadata.name.clone().unwrap_or_default();
+        let metadata = ObjectMeta {
+            uid: Some(uid.to_owned()),
+            ..metadata
+        };
+        let patch =
+            json!({ "apiVersion": kind.api_version(), "kind": kind.to_string(), "metadata": metadata });
+        let params = PatchParams::apply(MANAGER).force();
+        let result = self.api(kind).patch(&name, &params, &Patch::Apply(&patch)).await;
+        self.metrics.wrote(kind, true, result.is_ok());
+        let reference = ObjectRef { kind, name };
+        match result {
+            Ok(answer) => {
+                self.saw(&reference, answer);
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                Err(ApplyError::Changed(reference))
+            }
+            Err(source) => Err(failed(&reference, source)),
         }
     }
 

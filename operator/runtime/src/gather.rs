@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use kvasir_operator_api::InferenceService;
-use kvasir_operator_core::certificates::Subject;
+use kvasir_operator_core::build::certificate;
 use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::observed::Observed;
 use kvasir_operator_core::{Settings, Validated, adopt};
@@ -19,6 +20,7 @@ pub(crate) async fn gather(
     validated: &Validated,
     settings: &Settings,
     applier: &Applier<'_>,
+    now: Timestamp,
 ) -> Result<(Observed, Secrets), ApplyError> {
     let key = applier.key;
     let before = applier.cache.snapshot(key);
@@ -28,8 +30,8 @@ pub(crate) async fn gather(
     let names = certificates::names(validated, ids(service, validated, &before));
     let secrets = certificates::read(applier, &names, &validated.uid).await?;
     let seen = applier.cache.snapshot(key);
-    let wanted = subjects(validated, &seen.children);
-    let certificates = certificates::view(validated, &wanted, &secrets, &seen.failed, settings);
+    let wanted = certificate::subjects(validated, &seen.children);
+    let certificates = certificates::view(validated, &seen, &wanted, &secrets, settings, now);
     let mut observed = Observed {
         children: seen.children,
         pods: seen.pods.into_iter().map(|pod| pod.view).collect(),
@@ -57,20 +59,6 @@ fn ids(service: &InferenceService, validated: &Validated, seen: &Snapshot) -> BT
     let pods = seen.pods.iter().filter_map(|pod| pod.view.group);
     let sets = groups(validated, &seen.children).map(|(id, _)| id);
     remembered.chain(resting).chain(pods).chain(sets).collect()
-}
-
-/// Who needs a certificate.
-pub(crate) fn subjects(service: &Validated, children: &[Live]) -> Vec<Subject> {
-    let mut subjects: Vec<Subject> = groups(service, children)
-        .map(|(id, uid)| Subject::Group {
-            id,
-            uid: uid.to_owned(),
-        })
-        .collect();
-    if service.spec.gateway.enabled {
-        subjects.push(Subject::Gateway);
-    }
-    subjects
 }
 
 /// Ids and uids of the groups that exist.

@@ -23,6 +23,7 @@ mod metrics;
 mod options;
 mod ownership;
 mod reconcile;
+mod reviewers;
 mod run;
 mod watch;
 

@@ -13,6 +13,7 @@ use kube::runtime::controller::Action;
 use kube::{Client, ResourceExt};
 use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
+use kvasir_operator_core::build::certificate;
 use kvasir_operator_core::{FieldError, Plan, Settings, plan, status, validate};
 use serde_json::json;
 use tokio::sync::watch;
@@ -160,7 +161,7 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
         metrics: &context.metrics,
         key: &key,
     };
-    let (observed, secrets) = gather::gather(service, &validated, &settings, &applier).await?;
+    let (observed, secrets) = gather::gather(service, &validated, &settings, &applier, now).await?;
     let plan = plan(&validated, &observed, &settings, now);
     let new = status::accepted(&validated, &plan, &observed, &settings, now);
     write_status(service, &key, &observed.status, new, context).await?;
@@ -171,7 +172,7 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     context.cache.begin_writing(&key);
     applier.carry_out(&plan).await?;
     drain(service, &key, &plan, context);
-    let wanted = gather::subjects(&validated, &context.cache.snapshot(&key).children);
+    let wanted = certificate::subjects(&validated, &context.cache.snapshot(&key).children);
     let work = certificates::Work {
         applier: &applier,
         service: &validated,

@@ -31,6 +31,7 @@ use crate::lease::{Keeper, LeaseError, Times};
 use crate::metrics::Metrics;
 use crate::options::{Options, Scope};
 use crate::reconcile::{self, Context};
+use crate::reviewers;
 use crate::watch::{self, Trigger, Watcher, chain};
 
 /// News about one service within this time is one round.
@@ -209,6 +210,9 @@ impl Operator {
         self.metrics.observe(services.clone(), Arc::clone(&cache));
         let mut tasks = JoinSet::new();
         tasks.spawn(engines::poll(services.clone(), cache, trigger));
+        if let Some(name) = self.options.settings.token_reviewers.clone() {
+            tasks.spawn(reviewers::keep(services.clone(), self.writer.clone(), name));
+        }
         let config = controller::Config::default()
             .concurrency(self.options.concurrency)
             .debounce(DEBOUNCE);

@@ -132,13 +132,8 @@ fn volumes(service: &Validated, id: i32, revision: &Revision) -> Vec<Volume> {
     volumes.extend(model_volume(&revision.spec.source));
     if revision.spec.tls != TlsMode::Off {
         let own = service.names.group_certificate(id);
-        let secret = service
-            .spec
-            .tls
-            .secret_name
-            .clone()
-            .filter(|_| revision.spec.tls == TlsMode::Provided);
-        volumes.push(pod::secret("tls", &secret.unwrap_or(own)));
+        let given = revision.spec.tls_secret_name.as_deref();
+        volumes.push(pod::secret("tls", given.unwrap_or(&own)));
     }
     volumes
 }

@@ -1,6 +1,7 @@
 //! Builds the objects of a service. Every function is total: what could fail was refused by `validate`.
 
 pub mod budget;
+pub mod certificate;
 pub mod config;
 pub mod engine;
 pub mod engine_pod;

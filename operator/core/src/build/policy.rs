@@ -16,7 +16,7 @@
 //! | `egress-model` | engines that load | out to the listed addresses |
 //! | `metrics`, `gateway-metrics` | engines, gateway | the monitoring peers to the metrics port |
 //! | `clients` | gateway | the allowed clients to the entrance |
-//! | `gateway-out` | gateway | out to engines, and to the listed addresses |
+//! | `gateway-out` | gateway | out to engines, to the listed addresses, and in mode TokenReview to the API server's ports |
 //! | `operator` | engines | the operator's pods to the admin port |
 //! | `deny` | all pods | nothing |
 //!
@@ -33,7 +33,7 @@ use k8s_openapi::api::networking::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kvasir_operator_api::{EgressRule, NetworkMode, labels};
+use kvasir_operator_api::{AuthMode, EgressRule, NetworkMode, labels};
 
 use super::gateway::{GATEWAY_PORT, METRICS_PORT};
 use super::meta;
@@ -65,6 +65,13 @@ pub fn rank(service: &Validated, name: &str) -> usize {
     own.or_else(|| position("g")).unwrap_or(0)
 }
 
+/// Whether a policy of that name is about gateway pods alone.
+pub fn is_gateways(service: &Validated, name: &str) -> bool {
+    ["clients", "gateway-out", "gateway-metrics"]
+        .iter()
+        .any(|what| service.names.policy(what) == name)
+}
+
 /// All policies of the service in the order in which they are written. None in mode Open.
 pub fn policies(service: &Validated, groups: &[i32], settings: &Settings) -> Vec<Child> {
     if service.spec.network.mode == NetworkMode::Open {
@@ -74,7 +81,7 @@ pub fn policies(service: &Validated, groups: &[i32], settings: &Settings) -> Vec
     let mut all = vec![from_gateway(service)];
     if service.spec.gateway.enabled {
         all.push(clients(service));
-        all.push(gateway_out(service));
+        all.push(gateway_out(service, settings));
     }
     all.push(dns(service));
     all.extend(model_egress(service));
@@ -210,12 +217,23 @@ fn clients(service: &Validated) -> Child {
     )
 }
 
-fn gateway_out(service: &Validated) -> Child {
+/// The API server isn't a pod, so no selector matches it, and nobody knows its addresses for long: its certificate is what is trusted.
+fn api_server(settings: &Settings) -> NetworkPolicyEgressRule {
+    NetworkPolicyEgressRule {
+        to: None,
+        ports: Some(ports("TCP", &settings.api_server_ports)),
+    }
+}
+
+fn gateway_out(service: &Validated, settings: &Settings) -> Child {
     let mut rules = vec![egress(
         vec![pods(engines(service))],
         ports("TCP", &[service.spec.engine.ports.grpc]),
     )];
     rules.extend(service.spec.network.gateway_egress.iter().map(listed));
+    if service.spec.gateway.auth.mode == AuthMode::TokenReview {
+        rules.push(api_server(settings));
+    }
     outward(service, "gateway-out", gateways(service), rules)
 }
 

@@ -1,7 +1,11 @@
 //! Identities and rights. Engine pods have none; the gateway may read what its mode needs, by name.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
+use kvasir_operator_api::names::Names;
+use kvasir_operator_api::{AuthMode, InferenceService};
 
 use super::meta;
 use crate::child::{Child, Kind};
@@ -46,6 +50,32 @@ pub fn gateway_role(service: &Validated) -> Child {
         }]),
     };
     Child::new(Kind::Role, &name, &object)
+}
+
+/// The gateways that may ask the API server who a token belongs to: subjects of the chart's binding, in order and each once.
+pub fn token_reviewers<'a>(services: impl IntoIterator<Item = &'a InferenceService>) -> Vec<Subject> {
+    let needs = |service: &&InferenceService| {
+        let gateway = &service.spec.gateway;
+        gateway.enabled
+            && gateway.auth.mode == AuthMode::TokenReview
+            && service.metadata.deletion_timestamp.is_none()
+    };
+    let named = |service: &InferenceService| {
+        Some((
+            service.metadata.namespace.clone()?,
+            Names::new(service.metadata.name.as_deref()?).gateway(),
+        ))
+    };
+    let accounts: BTreeSet<_> = services.into_iter().filter(needs).filter_map(named).collect();
+    accounts
+        .into_iter()
+        .map(|(namespace, name)| Subject {
+            kind: "ServiceAccount".to_owned(),
+            name,
+            namespace: Some(namespace),
+            api_group: None,
+        })
+        .collect()
 }
 
 /// Gives the gateway its role.

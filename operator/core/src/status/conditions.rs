@@ -254,12 +254,12 @@ fn certificates(service: &Validated, observed: &Observed, now: Timestamp) -> Ver
             "spec.tls.mode is Off: traffic is readable on the wire",
         );
     }
-    if service.spec.tls.mode == TlsMode::Provided {
-        return Verdict::yes(Reason::Issued, "the pods mount the Secret that was given");
-    }
-    let Some(view) = observed.certificates else {
+    let Some(view) = &observed.certificates else {
         return Verdict::unknown(Reason::Reconciling, "no certificate has been issued yet");
     };
+    if !view.problems.is_empty() {
+        return Verdict::no(Reason::IssueFailed, view.problems.join("; "));
+    }
     if view.missing > 0 {
         return Verdict::no(
             Reason::IssueFailed,
@@ -272,6 +272,13 @@ fn certificates(service: &Validated, observed: &Observed, now: Timestamp) -> Ver
         return Verdict::no(
             Reason::ExpiringSoon,
             format!("a certificate ends at {} and wasn't renewed", view.first_end),
+        );
+    }
+    let tls = &service.spec.tls;
+    if tls.mode == TlsMode::Provided && tls.operator_secret_name.is_none() {
+        return Verdict::yes(
+            Reason::Issued,
+            "all certificates are valid; without spec.tls.operatorSecretName the engines' load stays unknown",
         );
     }
     Verdict::yes(Reason::Issued, "all certificates are valid")

@@ -10,11 +10,12 @@ mod resources;
 mod unsupported;
 
 use kvasir_operator_api::names::Names;
-use kvasir_operator_api::{AuthMode, InferenceService, InferenceServiceSpec, Reason, labels};
+use kvasir_operator_api::{AuthMode, InferenceService, InferenceServiceSpec, Reason, TlsMode, labels};
 
 pub use overrides::OWNED_LABEL_PREFIX;
 
 use crate::build::gateway_config::DEFAULT_TENANT;
+use crate::child::Kind;
 use crate::field_error::FieldError;
 use crate::ranks::Shape;
 use crate::settings::Settings;
@@ -76,6 +77,8 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     anonymous(service, &mut errors);
     overrides::check(spec.pod_overrides.as_ref(), &mut errors);
     network::check(&spec.network, &mut errors);
+    network::reach(spec, &mut errors);
+    needs(spec, shape, settings, &mut errors);
     resources::check("spec.engine.resources", &spec.engine.resources, &mut errors);
     resources::check("spec.gateway.resources", &spec.gateway.resources, &mut errors);
     let metadata = &service.metadata;
@@ -166,6 +169,37 @@ fn source(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<Fie
             "spec.network.modelEgress",
             Reason::UnsupportedSource,
             "the model is fetched over the network, but no address is open: list the server's addresses, or use pvc or image",
+        ));
+    }
+}
+
+/// What the cluster or the operator's own rights must have.
+fn needs(
+    spec: &InferenceServiceSpec,
+    shape: Option<Shape>,
+    settings: &Settings,
+    errors: &mut Vec<FieldError>,
+) {
+    if spec.tls.mode == TlsMode::CertManager && !settings.known_kinds.contains(&Kind::Certificate) {
+        errors.push(FieldError::new(
+            "spec.tls.mode",
+            Reason::Unsupported,
+            "the cluster knows no Certificates (cert-manager.io/v1): install cert-manager, or use Internal",
+        ));
+    }
+    if spec.tls.mode == TlsMode::Provided && shape.is_some_and(|shape| shape.ranks() > 1) {
+        errors.push(FieldError::new(
+            "spec.tls.mode",
+            Reason::Unsupported,
+            "ranks know each other by their group's certificate, and one Secret is the same for all groups: use Internal or CertManager",
+        ));
+    }
+    let reviews = spec.gateway.enabled && spec.gateway.auth.mode == AuthMode::TokenReview;
+    if reviews && settings.token_reviewers.is_none() {
+        errors.push(FieldError::new(
+            "spec.gateway.auth.mode",
+            Reason::Unsupported,
+            "reviewing tokens is a right on the whole cluster, which this operator can't give: install its chart without watchNamespace and with rbac.create, or use APIKey or JWT",
         ));
     }
 }

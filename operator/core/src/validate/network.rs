@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use kvasir_operator_api::{NetworkSpec, Reason};
+use kvasir_operator_api::{
+    AuthMode, InferenceServiceSpec, LimitsStoreType, NetworkMode, NetworkSpec, Reason,
+};
 
 use crate::cidr::Cidr;
 use crate::field_error::FieldError;
@@ -41,6 +43,33 @@ pub(super) fn check(spec: &NetworkSpec, errors: &mut Vec<FieldError>) {
             "spec.network.dns.nodeLocalAddress",
             Reason::InvalidSpec,
             format!("{address:?} isn't an IP address: give the node's DNS cache, or an empty text for none"),
+        ));
+    }
+}
+
+/// Refuses what a closed gateway needs and can't reach: it would start and refuse everybody.
+pub(super) fn reach(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
+    let closed = spec.network.mode == NetworkMode::Strict && spec.network.gateway_egress.is_empty();
+    if !spec.gateway.enabled || !closed {
+        return;
+    }
+    let needs = [
+        (
+            spec.gateway.auth.mode == AuthMode::JWT,
+            "the signing keys at gateway.auth.jwt.jwksURL",
+        ),
+        (
+            spec.gateway.limits.store.r#type == LimitsStoreType::Redis,
+            "the Redis server at gateway.limits.store.url",
+        ),
+    ];
+    for (_, what) in needs.iter().filter(|(needed, _)| *needed) {
+        let message =
+            format!("the gateway needs {what}, but no address is open: list the server's addresses");
+        errors.push(FieldError::new(
+            "spec.network.gatewayEgress",
+            Reason::InvalidSpec,
+            message,
         ));
     }
 }

@@ -77,11 +77,6 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "shares of memory aren't built yet: use kv.memory, or leave both out",
         ),
         (
-            spec.tls.mode == TlsMode::CertManager,
-            "spec.tls.mode",
-            "cert-manager isn't used yet: use Internal, or Provided with a Secret that cert-manager keeps",
-        ),
-        (
             spec.observability.service_monitor,
             "spec.observability.serviceMonitor",
             "ServiceMonitors aren't made yet: use podMonitor",

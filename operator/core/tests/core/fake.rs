@@ -65,6 +65,7 @@ impl Fake {
             service: service(spec),
             settings: Settings {
                 alpha_topology: true,
+                token_reviewers: Some("reviewers".to_owned()),
                 ..Settings::default()
             },
             objects: BTreeMap::new(),
@@ -97,6 +98,7 @@ impl Fake {
             certificates: Some(CertificatesView {
                 first_end: self.now + SignedDuration::from_hours(24),
                 missing: 0,
+                problems: Vec::new(),
             }),
             policies_enforced: Some(true),
             status: self.service.status.clone().unwrap_or_default(),

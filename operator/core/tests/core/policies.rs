@@ -153,6 +153,7 @@ fn generated(spec: Value) -> Vec<NetworkPolicy> {
     let service = fake::service(spec);
     let settings = Settings {
         alpha_topology: true,
+        token_reviewers: Some("reviewers".to_owned()),
         ..Settings::default()
     };
     let validated = validate(&service, &settings).unwrap();
@@ -339,6 +340,25 @@ fn exactly_the_connections_of_the_table_are_allowed() {
     allow("gateway", "identity provider", &["443/TCP"]);
     expected.sort();
     assert_eq!(matrix(&generated(strict())), expected);
+}
+
+#[test]
+fn a_gateway_reaches_the_api_servers_ports_where_it_reviews_tokens_and_nowhere_else() {
+    let with = |mode: &str| matrix(&generated(json!({ "gateway": { "auth": { "mode": mode } } })));
+    // No selector matches the API server, so its port is open wherever a peer doesn't forbid it.
+    let reach = "gateway -> internet 443/TCP".to_owned();
+    let lines = with("TokenReview");
+    assert!(
+        lines.contains(&reach) && lines.contains(&"gateway -> hub 443/TCP".to_owned()),
+        "{lines:?}"
+    );
+    assert!(
+        !lines
+            .iter()
+            .any(|line| line.starts_with("engine") && line.ends_with(" 443/TCP")),
+        "{lines:?}"
+    );
+    assert!(!with("APIKey").contains(&reach));
 }
 
 #[test]

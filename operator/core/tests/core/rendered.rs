@@ -133,6 +133,7 @@ fn spec() -> impl Strategy<Value = Value> {
                     "auth": auth, "tenants": tenants, "routing": { "policy": policy }, "replicas": pods,
                     "limits": { "maxQueue": queue, "store": store },
                 },
+                "network": { "modelEgress": [{ "cidr": "192.0.2.0/24" }], "gatewayEgress": [{ "cidr": "198.51.100.0/24" }] },
             })
         },
     )
@@ -205,7 +206,9 @@ fn gateway_and_engines_agree_on_names_ports_and_certificates() {
 #[test]
 fn credentials_lead_to_tenants_and_no_credential_to_nobody() {
     let with = |auth: Value, tenants: Value| {
-        let mut fake = Fake::new(json!({ "gateway": { "auth": auth, "tenants": tenants } }));
+        let egress = json!({ "gatewayEgress": [{ "cidr": "198.51.100.7/32" }] });
+        let mut fake =
+            Fake::new(json!({ "gateway": { "auth": auth, "tenants": tenants }, "network": egress }));
         let annotations = [("kvasir.dev/allow-anonymous".to_owned(), "true".to_owned())];
         fake.service.metadata.annotations = Some(annotations.into());
         fake.settle();

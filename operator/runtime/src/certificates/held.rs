@@ -117,7 +117,7 @@ pub(super) fn leaf(
     Some(HeldLeaf { leaf, made, trust })
 }
 
-fn text(data: &Data, key: &str) -> Option<String> {
+pub(super) fn text(data: &Data, key: &str) -> Option<String> {
     String::from_utf8(data.get(key)?.0.clone()).ok()
 }
 
@@ -126,7 +126,7 @@ fn belongs(key: &str, certificate: &X509Certificate<'_>) -> bool {
     KeyPair::from_pem(key).is_ok_and(|key| key.subject_public_key_info() == certificate.public_key().raw)
 }
 
-fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, Timestamp)> {
+pub(super) fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, Timestamp)> {
     let validity = certificate.validity();
     let begin = Timestamp::from_second(validity.not_before.timestamp()).ok()?;
     let end = Timestamp::from_second(validity.not_after.timestamp()).ok()?;
@@ -139,7 +139,7 @@ fn issuer(certificate: &X509Certificate<'_>) -> Option<u64> {
     name.strip_prefix(AUTHORITY_NAME)?.parse().ok()
 }
 
-fn names_of(certificate: &X509Certificate<'_>) -> Identity {
+pub(super) fn names_of(certificate: &X509Certificate<'_>) -> Identity {
     let mut names = Identity::default();
     let extension = certificate.subject_alternative_name().ok().flatten();
     for name in extension

@@ -4,6 +4,7 @@
 //! the certificate, its key, and the authorities to trust; the trust bundle holds those for others. The authorities change
 //! only while the version that was read is there, so that two replicas can't make two successors.
 
+mod given;
 mod held;
 mod issue;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use kvasir_operator_core::{Settings, Validated, Write};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::apply::{Applier, ApplyError};
+use crate::cache::Snapshot;
 pub(crate) use held::Data;
 use held::{HeldAuthority, HeldLeaf};
 pub(crate) use issue::Made;
@@ -56,6 +58,8 @@ pub(crate) struct Found {
     pub(crate) version: String,
     /// It belongs to the service.
     pub(crate) ours: bool,
+    /// The Certificate that cert-manager made it for.
+    pub(crate) made_for: Option<String>,
     pub(crate) data: Data,
 }
 
@@ -95,6 +99,7 @@ pub(crate) async fn read(
         };
         let data = object.data.get("data").cloned().unwrap_or_default();
         let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let made_for = given::made_for(&object);
         let Some(live) = applier.saw(&reference, object) else {
             continue;
         };
@@ -102,6 +107,7 @@ pub(crate) async fn read(
             ours: live.is_owned_by(owner),
             uid: live.uid,
             version,
+            made_for,
             data: serde_json::from_value(data).unwrap_or_default(),
         };
         secrets.insert(name.clone(), found);
@@ -118,6 +124,7 @@ pub(crate) fn names(service: &Validated, groups: impl IntoIterator<Item = i32>) 
         service.names.gateway_certificate(),
     ];
     names.extend(groups.into_iter().map(|id| service.names.group_certificate(id)));
+    names.extend(given::names(service));
     names.sort();
     names.dedup();
     names
@@ -126,22 +133,29 @@ pub(crate) fn names(service: &Validated, groups: impl IntoIterator<Item = i32>) 
 /// What the status says about certificates.
 pub(crate) fn view(
     service: &Validated,
+    seen: &Snapshot,
     wanted: &[Subject],
     secrets: &Secrets,
-    failed: &BTreeMap<ObjectRef, String>,
     settings: &Settings,
+    now: Timestamp,
 ) -> Option<CertificatesView> {
     if service.spec.tls.mode != TlsMode::Internal {
-        return None;
+        return given::view(service, &seen.children, wanted, secrets, settings, now);
     }
+    let failed = &seen.failed;
     let leaves = leaves(service, wanted, secrets, settings);
     let missing = failed.keys().filter(|object| object.kind == Kind::Secret).count();
     let first_end = leaves.iter().map(|held| held.leaf.not_after).min();
     match first_end {
-        Some(first_end) => Some(CertificatesView { first_end, missing }),
+        Some(first_end) => Some(CertificatesView {
+            first_end,
+            missing,
+            problems: Vec::new(),
+        }),
         None if missing > 0 => Some(CertificatesView {
             first_end: Timestamp::MAX,
             missing,
+            problems: Vec::new(),
         }),
         None => None,
     }
@@ -185,10 +199,11 @@ impl Work<'_> {
             wrote |= self.salt(&mut secrets).await?;
         }
         if self.service.spec.tls.mode != TlsMode::Internal {
+            wrote |= self.adopt(&secrets).await?;
             return Ok(Worked {
                 wrote,
-                look_again: None,
-                own: None,
+                look_again: self.given_again(&secrets),
+                own: given::own(self.service, &secrets, self.now),
             });
         }
         let (authorities, plan, made) = self.authorities(&mut secrets).await?;
@@ -219,6 +234,29 @@ impl Work<'_> {
             look_again: plan.look_again,
             own: Some(self.own(signer, trust)?),
         })
+    }
+
+    /// Secrets that cert-manager made for the service become the service's, so that they go with it and with their groups.
+    async fn adopt(&self, secrets: &Secrets) -> Result<bool, CertificateError> {
+        let mut wrote = false;
+        for (name, found) in secrets {
+            if !found.ours && given::is_made_for(self.service, name, found) {
+                let metadata = match self.service.names.group_of_certificate(name) {
+                    Some(id) => meta::of_group(self.service, id, name),
+                    None => meta::of_service(self.service, name),
+                };
+                self.applier.own(Kind::Secret, metadata, &found.uid).await?;
+                wrote = true;
+            }
+        }
+        Ok(wrote)
+    }
+
+    /// No watch shows Secrets: one that lacks something is looked at often.
+    fn given_again(&self, secrets: &Secrets) -> Option<Timestamp> {
+        let view = given::view(self.service, &[], self.wanted, secrets, self.settings, self.now)?;
+        let soon = self.now.saturating_add(given::PAUSE).unwrap_or(Timestamp::MAX);
+        (!view.problems.is_empty()).then_some(soon)
     }
 
     fn owner(&self) -> String {

@@ -151,7 +151,7 @@ fn key_namespace(service: &InferenceService) -> &str {
 pub(crate) fn link_to(service: &InferenceService, cache: &Cache) -> Option<Link> {
     match service.spec.tls.mode {
         TlsMode::Off => Some(Link::plain()),
-        TlsMode::Internal => {
+        TlsMode::Internal | TlsMode::CertManager | TlsMode::Provided => {
             let own = cache.own(&reconcile::key(service))?;
             let name = service.metadata.name.as_deref()?;
             let engine = identity::engine_of(key_namespace(service), name);
@@ -163,8 +163,6 @@ pub(crate) fn link_to(service: &InferenceService, cache: &Cache) -> Option<Link>
                 }
             }
         }
-        // The operator has no key of an authority that isn't its own.
-        TlsMode::CertManager | TlsMode::Provided => None,
     }
 }
 

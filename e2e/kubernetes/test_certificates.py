@@ -1,0 +1,225 @@
+"""Certificates that somebody else makes, and the one right beyond a namespace that gateways may have."""
+
+import base64
+import contextlib
+import subprocess
+import threading
+
+import pytest
+from running import ACCOUNT, MERGE, NAME, typed, wait_until
+
+PATH = "/apis/cert-manager.io/v1/namespaces/{}/certificates"
+OPERATOR = "spiffe://kvasir.dev/operator"
+# As much of cert-manager's definition as a scripted issuer needs.
+DEFINITION = {
+    **typed("CustomResourceDefinition"),
+    "metadata": {"name": "certificates.cert-manager.io"},
+    "spec": {
+        "group": "cert-manager.io", "scope": "Namespaced", "names": {"kind": "Certificate", "listKind": "CertificateList", "plural": "certificates", "singular": "certificate"},
+        "versions": [{
+            "name": "v1", "served": True, "storage": True, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {
+                "type": "object",
+                "properties": {
+                    "spec": {
+                        "type": "object", "required": ["secretName", "issuerRef"],
+                        "properties": {
+                            "secretName": {"type": "string"},
+                            "secretTemplate": {"type": "object", "properties": {"labels": {"type": "object", "additionalProperties": {"type": "string"}}}},
+                            "duration": {"type": "string"}, "renewBefore": {"type": "string"},
+                            "dnsNames": {"type": "array", "items": {"type": "string"}}, "uris": {"type": "array", "items": {"type": "string"}},
+                            "usages": {"type": "array", "items": {"type": "string"}},
+                            "privateKey": {"type": "object", "properties": {
+                                "algorithm": {"type": "string", "enum": ["RSA", "ECDSA", "Ed25519"]}, "size": {"type": "integer"},
+                                "encoding": {"type": "string", "enum": ["PKCS1", "PKCS8"]}, "rotationPolicy": {"type": "string", "enum": ["Never", "Always"]}}},
+                            "issuerRef": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "kind": {"type": "string"}, "group": {"type": "string"}}},
+                        },
+                    },
+                    "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                },
+            }},
+        }],
+    },
+}
+
+
+class Authority:
+    """Signs with openssl."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.openssl("req", "-x509", *KEY, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=authority of the test")
+
+    def openssl(self, *arguments):
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+    def data(self, uris, dns=(), days=1):
+        """What a Secret holds."""
+        names = ",".join([f"URI:{uri}" for uri in uris] + [f"DNS:{name}" for name in dns])
+        self.openssl("req", *KEY, "-keyout", "tls.key", "-out", "tls.csr", "-subj", "/CN=leaf", "-addext", f"subjectAltName={names}")
+        self.openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-copy_extensions", "copyall", "-out", "tls.crt", "-days", str(days))
+        return {name: base64.b64encode((self.folder / name).read_bytes()).decode() for name in ("tls.crt", "tls.key", "ca.crt")}
+
+
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def kind(api, chart):
+    """The cluster knows Certificates."""
+    api.apply(DEFINITION)
+    established = lambda: any(  # noqa: E731
+        c["type"] == "Established" and c["status"] == "True"
+        for c in api.get("CustomResourceDefinition", None, DEFINITION["metadata"]["name"]).get("status", {}).get("conditions", []))
+    wait_until(established, "the definition of Certificates")
+    yield
+    api.delete("CustomResourceDefinition", None, DEFINITION["metadata"]["name"])
+    wait_until(lambda: not api.get("CustomResourceDefinition", None, DEFINITION["metadata"]["name"]), "the definition goes")
+
+
+class Issuer:
+    """Does what cert-manager does: writes each Certificate's Secret, and then says so in its status."""
+
+    def __init__(self, api, space, authority):
+        self.api, self.space, self.authority = api, space, authority
+        self.path = PATH.format(space.name)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def certificates(self):
+        return {item["metadata"]["name"]: item for item in self.api.request("GET", self.path)["items"]}
+
+    def run(self):
+        while not self.stop.wait(0.2):
+            for name, item in self.certificates().items():
+                if not item.get("status"):
+                    self.issue(name, item["spec"])
+
+    def issue(self, name, spec):
+        self.space.api.apply({
+            **typed("Secret"), "type": "kubernetes.io/tls",
+            "metadata": {
+                "name": spec["secretName"], "namespace": self.space.name, "labels": spec["secretTemplate"]["labels"],
+                "annotations": {"cert-manager.io/certificate-name": name}},
+            "data": self.authority.data(spec["uris"], spec.get("dnsNames", [])),
+        }, manager="cert-manager-certificates-issuing")
+        self.say(name, "True", "Ready", "Certificate is up to date and has not expired")
+
+    def say(self, name, status, reason, message):
+        condition = {"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-30T00:00:00Z"}
+        self.api.request("PATCH", f"{self.path}/{name}/status", {"status": {"conditions": [condition]}}, MERGE)
+
+    @contextlib.contextmanager
+    def working(self):
+        self.thread.start()
+        try:
+            yield
+        finally:
+            self.stop.set()
+            self.thread.join()
+
+
+MANAGED = {"mode": "CertManager", "issuerRef": {"name": "ours"}}
+
+
+def test_cert_manager_makes_all_certificates_and_they_go_with_their_groups(api, authority, kind, operators, space):
+    operators().wait_for("working")
+    space.create(replicas=2, tls=MANAGED)
+    issuer = Issuer(api, space, authority)
+    names = ["chat-g0-certificate", "chat-g1-certificate", "chat-gateway-tls", "chat-operator-tls"]
+    wait_until(lambda: sorted(issuer.certificates()) == names, lambda: list(issuer.certificates()))
+    # What cert-manager says is passed on.
+    issuer.say("chat-g0-certificate", "False", "DoesNotExist", "issuer ours isn't there")
+    wait_until(lambda: "issuer ours isn't there" in space.message("CertificatesReady"), lambda: space.status())
+    assert space.condition("CertificatesReady") == ("False", "IssueFailed")
+    api.request("PATCH", f"{issuer.path}/chat-g0-certificate/status", {"status": None}, MERGE)
+    uid = space.get("StatefulSet", "chat-g0")["metadata"]["uid"]
+    assert any(uri.endswith(f"/group/0/{uid}") for uri in issuer.certificates()["chat-g0-certificate"]["spec"]["uris"])
+    with issuer.working():
+        space.wait("CertificatesReady", "True", "Issued")
+        space.ready()
+        service = space.service()["metadata"]["uid"]
+        for name in names:
+            secret = space.get("Secret", name)
+            assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [service], name
+            assert set(secret["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+        space.change({"replicas": 1})
+        gone = next(name for name in names[:2] if name.split("-")[1] not in {group["metadata"]["name"].split("-")[1] for group in wait_groups(space, 1)})
+        wait_until(lambda: not space.get("Secret", gone) and gone not in issuer.certificates(), gone)
+        space.ready()
+
+
+def wait_groups(space, number):
+    return wait_until(lambda: len(groups := space.groups()) == number and groups, f"{number} groups")
+
+
+def test_without_cert_manager_its_mode_is_refused(api, operators, space):
+    operators().wait_for("working")
+    space.create(tls=MANAGED)
+    space.wait("Accepted", "False", "Unsupported")
+    assert "spec.tls.mode" in space.message("Accepted")
+    assert not space.groups()
+
+
+def give(space, authority, name, *uris):
+    space.api.apply({**typed("Secret"), "type": "kubernetes.io/tls", "metadata": {"name": name, "namespace": space.name}, "data": authority.data(uris)})
+
+
+def test_a_given_secret_is_judged_used_and_never_written(api, authority, operators, space):
+    operators().wait_for("working")
+    own = [f"spiffe://kvasir.dev/ns/{space.name}/service/chat/{part}" for part in ("engine", "gateway")]
+    space.create(tls={"mode": "Provided", "secretName": "given", "operatorSecretName": "ours"})
+    space.wait("CertificatesReady", "False", "IssueFailed")
+    assert "spec.tls.secretName: Secret given: it doesn't exist yet" in space.message("CertificatesReady")
+    assert space.condition("Ready") == ("False", "CertificatesNotReady")
+    give(space, authority, "given", own[0])
+    give(space, authority, "ours", OPERATOR)
+    wait_until(lambda: own[1] in space.message("CertificatesReady"), lambda: space.status())
+    give(space, authority, "given", *own)
+    space.wait("CertificatesReady", "True", "Issued")
+    space.ready()
+    before = space.get("Secret", "given")["metadata"]["resourceVersion"]
+    # Another Secret reaches running pods.
+    uids = space.uids()
+    give(space, authority, "second", *own)
+    space.change({"tls": {"secretName": "second"}})
+    wait_until(lambda: (now := space.uids()) and not set(now.values()) & set(uids.values()), "the groups are replaced")
+    space.ready()
+    volumes = space.pods()[0]["spec"]["volumes"]
+    assert next(volume for volume in volumes if volume["name"] == "tls")["secret"]["secretName"] == "second"
+    secret = space.get("Secret", "given")
+    assert secret["metadata"]["resourceVersion"] == before
+    # It belongs to whoever gave it, and stays.
+    api.delete("InferenceService", space.name, "chat")
+    wait_until(lambda: not space.children(), lambda: list(space.children()))
+    assert space.get("Secret", "given") and space.get("Secret", "ours")
+
+
+def test_a_gateway_may_review_tokens_while_its_service_has_that_mode(api, cluster, operators, space):
+    operators().wait_for("working")
+    binding = f"{NAME}-token-reviewers"
+
+    def subjects():
+        found = api.get("ClusterRoleBinding", None, binding).get("subjects", [])
+        return [(subject["namespace"], subject["name"]) for subject in found]
+
+    def may(account):
+        return cluster.kubectl("auth", "can-i", "create", "tokenreviews", "--as", account, check=False).stdout.strip()
+
+    gateway = f"system:serviceaccount:{space.name}:chat-gateway"
+    space.create(gateway={"replicas": 1, "auth": {"mode": "TokenReview"}})
+    space.create("other")
+    wait_until(lambda: subjects() == [(space.name, "chat-gateway")], subjects, 30)
+    wait_until(lambda: may(gateway) == "yes", "the right")
+    assert may(gateway.replace("chat", "other")) == "no"
+    policy = space.get("NetworkPolicy", "chat-gateway-out")
+    assert {"ports": [{"port": port, "protocol": "TCP"} for port in (443, 6443)]} in policy["spec"]["egress"]
+    api.delete("InferenceService", space.name, "chat")
+    wait_until(lambda: subjects() == [], subjects, 30)
+    wait_until(lambda: may(gateway) == "no", "the right is taken")
+    assert may(ACCOUNT) == "yes"
