@@ -166,7 +166,7 @@ fn named(name: &str, spec: Value) -> InferenceService {
 fn only_gateways_that_review_tokens_are_subjects_each_once_and_in_order() {
     let review = json!({ "gateway": { "auth": { "mode": "TokenReview" } } });
     let without = json!({ "gateway": { "enabled": false, "auth": { "mode": "TokenReview" } } });
-    let services = [
+    let services = vec![
         named("b", review.clone()),
         named("a", review.clone()),
         named("a", review),

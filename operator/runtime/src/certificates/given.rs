@@ -187,7 +187,7 @@ mod tests {
         "2026-11-30T00:00:00Z".parse().unwrap()
     }
 
-    fn service(tls: serde_json::Value) -> Validated {
+    fn service(tls: &serde_json::Value) -> Validated {
         let manifest = json!({
             "apiVersion": "kvasir.dev/v1alpha1",
             "kind": "InferenceService",
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn provided() -> Validated {
-        service(json!({ "mode": "Provided", "secretName": "given", "operatorSecretName": "own" }))
+        service(&json!({ "mode": "Provided", "secretName": "given", "operatorSecretName": "own" }))
     }
 
     fn authority() -> HeldAuthority {
@@ -296,7 +296,7 @@ mod tests {
         secrets.insert("own".to_owned(), secret(&[identity::OPERATOR], later));
         let found = own(&provided(), &secrets).unwrap();
         assert_eq!((found.trust.as_str(), found.until), ("trust", later));
-        let without = service(json!({ "mode": "Provided", "secretName": "own" }));
+        let without = service(&json!({ "mode": "Provided", "secretName": "own" }));
         assert!(own(&without, &secrets).is_none());
     }
 }
