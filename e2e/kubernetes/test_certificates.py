@@ -73,13 +73,16 @@ def authority(tmp_path_factory):
 def kind(api, chart):
     """The cluster knows Certificates."""
     api.apply(DEFINITION)
-    established = lambda: any(  # noqa: E731
-        c["type"] == "Established" and c["status"] == "True"
-        for c in api.get("CustomResourceDefinition", None, DEFINITION["metadata"]["name"]).get("status", {}).get("conditions", []))
+    name = DEFINITION["metadata"]["name"]
+
+    def established():
+        conditions = api.get("CustomResourceDefinition", None, name).get("status", {}).get("conditions") or []
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
     wait_until(established, "the definition of Certificates")
     yield
-    api.delete("CustomResourceDefinition", None, DEFINITION["metadata"]["name"])
-    wait_until(lambda: not api.get("CustomResourceDefinition", None, DEFINITION["metadata"]["name"]), "the definition goes")
+    api.delete("CustomResourceDefinition", None, name)
+    wait_until(lambda: not api.get("CustomResourceDefinition", None, name), "the definition goes")
 
 
 class Issuer:

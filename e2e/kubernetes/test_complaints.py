@@ -59,7 +59,7 @@ def test_3_every_topology_becomes_ready(space, topology):
 
 def test_5_a_refused_token_is_said_and_not_tried_for_ever(space):
     """kserve#5326: an endless loop of downloads. The engine's last words say what the hub answered."""
-    space.script({"pods": "chat-g*", "exit": {"code": 66, "message": "model: https://huggingface.co/org/model: 401 Unauthorized"}, "backoffSeconds": 1})
+    space.script({"pods": "chat-g*", "exit": {"code": 77, "message": "model: https://huggingface.co/org/model: 401 Unauthorized"}, "backoffSeconds": 1})
     source = {"huggingFace": {"repo": "org/model", "tokenSecretRef": {"name": "keys", "key": "a.yaml"}}}
     space.create(model={"source": source}, network={"modelEgress": [{"cidr": "192.0.2.0/24"}]}, restartPolicy=FAST)
     space.wait("ModelReady", "False", "Unauthorized")

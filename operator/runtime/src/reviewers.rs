@@ -22,12 +22,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Pause after a failure, and between two looks at the binding itself: somebody may have changed it.
 const AGAIN: Duration = Duration::from_mins(1);
 
-/// Keeps the subjects of the binding called `name` until it is dropped.
+/// Keeps the subjects of the binding called `name` until it is dropped. `services` must know all services from the start.
 pub(crate) async fn keep(services: Store<InferenceService>, client: Client, name: String) {
-    // An empty store would take the right from everybody.
-    if services.wait_until_ready().await.is_err() {
-        return;
-    }
     let api: Api<ClusterRoleBinding> = Api::all(client);
     let mut known: Option<Vec<Subject>> = None;
     let mut look_at = Instant::now();

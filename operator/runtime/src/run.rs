@@ -206,12 +206,19 @@ impl Operator {
             metrics: Arc::clone(&self.metrics),
             events,
         });
-        let (services, stream) = self.services(Arc::clone(&cache), Arc::clone(&context));
+        // The store itself wakes only the last of those that wait for it, and the controller does.
+        let listed = CancellationToken::new();
+        let (services, stream) = self.services(Arc::clone(&cache), Arc::clone(&context), listed.clone());
         self.metrics.observe(services.clone(), Arc::clone(&cache));
         let mut tasks = JoinSet::new();
         tasks.spawn(engines::poll(services.clone(), cache, trigger));
         if let Some(name) = self.options.settings.token_reviewers.clone() {
-            tasks.spawn(reviewers::keep(services.clone(), self.writer.clone(), name));
+            let (services, client) = (services.clone(), self.writer.clone());
+            tasks.spawn(async move {
+                // An empty store would take the right from everybody.
+                listed.cancelled().await;
+                reviewers::keep(services, client, name).await;
+            });
         }
         let config = controller::Config::default()
             .concurrency(self.options.concurrency)
@@ -244,11 +251,12 @@ impl Operator {
         }
     }
 
-    /// The watched services and the stream of their changes.
+    /// The watched services and the stream of their changes. `listed` is cancelled when all of them are known.
     fn services(
         &self,
         cache: Arc<Cache>,
         context: Arc<Context>,
+        listed: CancellationToken,
     ) -> (
         Store<InferenceService>,
         impl futures::Stream<Item = InferenceService> + Send + 'static,
@@ -275,6 +283,11 @@ impl Operator {
                 }
             })
             .reflect(writer)
+            .inspect(move |event| {
+                if matches!(event, Ok(watcher::Event::InitDone)) {
+                    listed.cancel();
+                }
+            })
             .applied_objects()
             // Said above.
             .filter_map(|service| std::future::ready(service.ok()));
