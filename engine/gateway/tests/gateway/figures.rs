@@ -9,6 +9,7 @@ use kvasir_edge::{Edge, EdgeConfig, Pipeline, PipelineOptions, Prompt};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::*;
 
@@ -29,6 +30,24 @@ fn show(what: &str, mut times: Vec<Duration>) -> (Duration, Duration) {
     (p50, p99)
 }
 
+async fn connect(engine: &TestEngine) -> Arc<GrpcClient> {
+    let client = GrpcClient::connect(&format!("http://{}", engine.address)).await;
+    Arc::new(client.unwrap())
+}
+
+/// An edge in front of the engine, and where it listens until the task is dropped.
+async fn edge_alone(engine: &TestEngine) -> (String, AbortOnDropHandle<()>) {
+    let edge = Edge::new(EdgeConfig::default(), connect(engine).await)
+        .await
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        edge.serve(listener, CancellationToken::new()).await.unwrap();
+    });
+    (url, AbortOnDropHandle::new(serving))
+}
+
 /// Requests of 1,000 characters at a steady rate, in turn through the gateway and through an edge in front of the same engine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a benchmark"]
@@ -38,18 +57,11 @@ async fn figures_of_added_latency() {
         .await
         .with_engines(1)
         .await;
-    let client = Arc::new(
-        GrpcClient::connect(&format!("http://{}", engine.address))
-            .await
-            .unwrap(),
-    );
-    let pipeline = Pipeline::connect(client.clone(), PipelineOptions::default())
+    let pipeline = Pipeline::connect(connect(&engine).await, PipelineOptions::default())
         .await
         .unwrap();
-    let edge = Edge::new(EdgeConfig::default(), client).await.unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let direct = format!("http://{}/v1/completions", listener.local_addr().unwrap());
-    let serving = tokio::spawn(edge.serve(listener, CancellationToken::new()));
+    let (edge, _serving) = edge_alone(&engine).await;
+    let direct = format!("{edge}/v1/completions");
     let mut pace = tokio::time::interval(Duration::from_secs(1) / PER_SECOND);
     let (mut through, mut past, mut tokenizing) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..NUM_REQUESTS {
@@ -83,15 +95,16 @@ async fn figures_of_added_latency() {
         more(through.0, past.0),
         more(through.1, past.1)
     );
-    serving.abort();
 }
 
-/// A thousand streams at once, each with 20 tokens a second.
+/// A thousand streams at once, each with 20 tokens a second: through the gateway, then through an edge alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a benchmark"]
 async fn figures_of_a_thousand_streams() {
     let options = EngineOptions {
-        max_num_seqs: 1024,
+        max_num_seqs: NUM_STREAMS as u32,
+        // Room for all of them to their end: an engine that must preempt streams stalls them, whoever is in front of it.
+        num_blocks: NUM_STREAMS as u32 * (NUM_STEPS / BLOCK_SIZE + 2) + 1,
         ..EngineOptions::default()
     };
     let engine = TestEngine::start(options).await;
@@ -99,40 +112,85 @@ async fn figures_of_a_thousand_streams() {
         .await
         .with_engines(1)
         .await;
+    let (edge, _serving) = edge_alone(&engine).await;
     engine.control.hold();
     let pacing = {
         let control = Arc::clone(&engine.control);
-        tokio::spawn(async move {
+        AbortOnDropHandle::new(tokio::spawn(async move {
             let mut pace = tokio::time::interval(Duration::from_secs(1) / STEPS_PER_SECOND);
+            pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 pace.tick().await;
                 control.allow(1);
             }
-        })
+        }))
     };
-    let listen = async |number: usize| {
+    let asked = |number: usize| {
         let mut asked = body(&format!("{number:04}"), NUM_STEPS);
         asked["stream"] = json!(true);
-        let response = gateway
-            .request("a", "/v1/completions", &asked)
-            .send()
-            .await
-            .unwrap();
-        let mut bytes = Box::pin(response.bytes());
-        let (mut gaps, mut last, mut end) = (Vec::new(), None, String::new());
-        while let Some(more) = bytes.next().await {
-            let now = Instant::now();
-            gaps.extend(last.map(|last| now - last));
-            last = Some(now);
-            end = String::from_utf8_lossy(&more).into_owned();
-        }
-        (gaps, end.ends_with("data: [DONE]\n\n"))
+        // Then each token is an event, also where its text is half a character.
+        asked["return_token_ids"] = json!(true);
+        asked
     };
-    let heard = futures::future::join_all((0..NUM_STREAMS).map(listen)).await;
-    let num_whole = heard.iter().filter(|(_, is_whole)| *is_whole).count();
-    let gaps: Vec<Duration> = heard.into_iter().flat_map(|(gaps, _)| gaps).collect();
-    let longest = gaps.iter().max().copied();
-    show("between two events of a stream", gaps);
-    eprintln!("longest: {longest:?}; {num_whole} of {NUM_STREAMS} streams came to their end");
-    pacing.abort();
+    let through = |number| gateway.request("a", "/v1/completions", &asked(number));
+    let past = |number| {
+        gateway
+            .client
+            .post(format!("{edge}/v1/completions"))
+            .json(&asked(number))
+    };
+    show_streams("through the gateway", heard(through).await);
+    show_streams("through an edge alone", heard(past).await);
+    let report = engine.engine.load();
+    assert_eq!(
+        report.num_preemptions, 0,
+        "the engine had no room for all streams"
+    );
+    drop(pacing);
+}
+
+/// Asks for all streams at once and reads them to their ends.
+async fn heard(request: impl Fn(usize) -> RequestBuilder) -> Vec<Heard> {
+    futures::future::join_all((0..NUM_STREAMS).map(|number| listen(request(number)))).await
+}
+
+/// What a client heard of one stream.
+struct Heard {
+    /// Until its first event.
+    first: Duration,
+    /// Between its events.
+    gaps: Vec<Duration>,
+    num_events: usize,
+    is_whole: bool,
+}
+
+async fn listen(request: RequestBuilder) -> Heard {
+    let began = Instant::now();
+    let mut bytes = Box::pin(request.send().await.unwrap().bytes());
+    let (mut times, mut num_events, mut end) = (Vec::new(), 0, String::new());
+    while let Some(more) = bytes.next().await {
+        times.push(Instant::now());
+        end = String::from_utf8_lossy(&more).into_owned();
+        num_events += end.matches("data: {").count();
+    }
+    Heard {
+        first: times.first().map_or(Duration::MAX, |first| *first - began),
+        gaps: times.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+        num_events,
+        is_whole: end.ends_with("data: [DONE]\n\n"),
+    }
+}
+
+fn show_streams(what: &str, heard: Vec<Heard>) {
+    let num_whole = heard.iter().filter(|heard| heard.is_whole).count();
+    let num_events: usize = heard.iter().map(|heard| heard.num_events).sum();
+    eprintln!("{what}: {num_whole} of {NUM_STREAMS} streams came to their end, {num_events} events");
+    show(
+        "  until the first event",
+        heard.iter().map(|heard| heard.first).collect(),
+    );
+    let gaps: Vec<Duration> = heard.into_iter().flat_map(|heard| heard.gaps).collect();
+    let longest = gaps.iter().max().copied().unwrap_or_default();
+    show("  between two events of a stream", gaps);
+    eprintln!("  longest: {longest:?}");
 }

@@ -37,6 +37,8 @@ pub(crate) struct EngineOptions {
     /// Another one means another model.
     pub(crate) weights: u8,
     pub(crate) max_num_seqs: u32,
+    /// One of them is never used.
+    pub(crate) num_blocks: u32,
     pub(crate) listen: SocketAddr,
 }
 
@@ -47,6 +49,7 @@ impl Default for EngineOptions {
             revision: "",
             weights: 1,
             max_num_seqs: 64,
+            num_blocks: 4097,
             listen: "127.0.0.1:0".parse().unwrap(),
         }
     }
@@ -125,7 +128,7 @@ pub(crate) fn setup(control: &Arc<Control>, options: &EngineOptions) -> EngineSe
             max_num_active_seqs: options.max_num_seqs,
             max_model_len: 2048,
             block_size: BLOCK_SIZE,
-            num_blocks: 4097,
+            num_blocks: options.num_blocks,
             groups: vec![KvGroup::Full],
             enable_prefix_caching: true,
             long_prefill_token_threshold: 0,

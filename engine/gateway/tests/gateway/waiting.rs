@@ -151,3 +151,36 @@ async fn told_to_stop_the_gateway_finishes_what_runs_and_takes_nothing_new() {
         1
     );
 }
+
+/// Each limit on the way (the gateway's seats, its connection to the engine, the engine's own) lets in what the engine runs at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_streams_run_at_once_as_the_engine_has_places() {
+    const NUM_STREAMS: u32 = 600;
+    const NUM_TOKENS: u32 = 1500;
+    let options_of_engine = EngineOptions {
+        max_num_seqs: NUM_STREAMS,
+        num_blocks: NUM_STREAMS * (NUM_TOKENS / BLOCK_SIZE + 2),
+        ..EngineOptions::default()
+    };
+    let engine = TestEngine::start(options_of_engine).await;
+    let gateway = TestGateway::start(&[engine.address], options(""))
+        .await
+        .with_engines(1)
+        .await;
+    engine.control.hold();
+    let asked = (0..NUM_STREAMS).map(|number| gateway.stream("a", body(&format!("{number:03}"), NUM_TOKENS)));
+    let stepping = async {
+        // So rarely that no stream comes to its end while others begin.
+        eventually("a place for each", async || {
+            engine.control.allow(1);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            engine.control.known() == NUM_STREAMS as usize
+        })
+        .await;
+        engine.control.allow(16);
+    };
+    let (begun, ()) = futures::join!(futures::future::join_all(asked), stepping);
+    assert_eq!(begun.len(), NUM_STREAMS as usize);
+    assert_eq!(engine.control.known(), NUM_STREAMS as usize);
+    assert_eq!(engine.engine.load().num_preemptions, 0);
+}
