@@ -345,7 +345,11 @@ impl TestGateway {
             .send()
             .await
             .unwrap();
-        assert_eq!(response.status(), 200);
+        let status = response.status();
+        if status != 200 {
+            let text = response.text().await.unwrap();
+            panic!("{status}: {text}");
+        }
         Events {
             bytes: Box::pin(response.bytes()),
             text: String::new(),
