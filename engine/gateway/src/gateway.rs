@@ -99,7 +99,7 @@ impl Gateway {
         let probes = Probes {
             door: Arc::clone(&host),
             is_draining: Arc::clone(&is_draining),
-            figures: Figures::of_requests("", 1),
+            figures: Figures::of_requests(1),
         };
         let is_secure = server_tls.is_some();
         let listener = match &server_tls {
@@ -146,8 +146,10 @@ impl Gateway {
     ) -> (Arc<DoorHost>, Arc<Pool>) {
         let config = &loaded.config;
         let metrics = Arc::new(GatewayMetrics::new());
-        let name = config.served_model_names.first().cloned().unwrap_or_default();
-        let figures = Figures::of_requests(&name, MAX_BUCKET_TOKENS);
+        let figures = Figures::of_requests(MAX_BUCKET_TOKENS);
+        if let Some(name) = config.served_model_names.first() {
+            figures.name_model(name);
+        }
         let reach = Reach {
             tls: engine_tls,
             connect_timeout: Duration::from_millis(config.routing.connect_timeout_millis.into()),

@@ -11,7 +11,7 @@ mod limits;
 mod load;
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use kvasir_api::FinishReason;
@@ -43,8 +43,17 @@ impl Figures {
     }
 
     /// Those of a gateway: what its requests experience, and nothing that a single engine would count. `max_model_len` bounds the buckets.
-    pub fn of_requests(model_name: &str, max_model_len: u32) -> Self {
-        Self(Arc::new(Metrics::of_requests(model_name, max_model_len)))
+    ///
+    /// Figures of the model are there once [`name_model`](Self::name_model) has said which one it is.
+    pub fn of_requests(max_model_len: u32) -> Self {
+        Self(Arc::new(Metrics::of_requests(max_model_len)))
+    }
+
+    /// The name of the model whose requests are counted. The first one stays: a series must not change its name.
+    pub fn name_model(&self, model_name: &str) {
+        self.0
+            .model
+            .get_or_init(|| OfModel::named(model_name, self.0.max_model_len));
     }
 
     /// All figures as text; the engine's are those of `load`, or the last known ones.
@@ -69,15 +78,33 @@ impl std::ops::Deref for Figures {
 pub struct Metrics {
     registry: Registry,
     load: Arc<Mutex<LoadReport>>,
-    tokens: TokenCounters,
-    request_success: Family<Label, Counter>,
-    sizes: Sizes,
-    times: Times,
+    /// Known once the model's name is.
+    model: OnceLock<OfModel>,
+    max_model_len: u32,
     http_requests: Family<RequestLabels, Counter>,
     http_duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
 }
 
+/// The figures of requests for a model.
+#[derive(Debug)]
+struct OfModel {
+    /// Empty where an engine's registry has them.
+    registry: Registry,
+    counted: Counted,
+}
+
+impl OfModel {
+    fn named(model_name: &str, max_model_len: u32) -> Self {
+        let mut registry = Registry::default();
+        let label = (Cow::from("model_name"), Cow::from(model_name.to_owned()));
+        let labelled = registry.sub_registry_with_labels([label].into_iter());
+        let counted = Counted::register(labelled, max_model_len);
+        Self { registry, counted }
+    }
+}
+
 /// The figures of requests and their tokens.
+#[derive(Debug)]
 struct Counted {
     tokens: TokenCounters,
     request_success: Family<Label, Counter>,
@@ -100,6 +127,66 @@ impl Counted {
             sizes: Sizes::register(registry, &one_two_five(max_model_len)),
             times: Times::register(registry),
         }
+    }
+
+    fn first_token(&self, since_arrival: Duration, prompt_tokens: u64, cached_tokens: u64) {
+        self.times.first_token.observe(since_arrival.as_secs_f64());
+        let cached = cached_tokens.min(prompt_tokens);
+        self.tokens.prompt.inc_by(prompt_tokens);
+        let source = |source| {
+            self.tokens
+                .prompt_by_source
+                .get_or_create(&[("source", source)])
+                .clone()
+        };
+        source("local_compute").inc_by(prompt_tokens - cached);
+        source("local_cache_hit").inc_by(cached);
+        self.tokens.cached.inc_by(cached);
+        self.tokens
+            .cached_by_source
+            .get_or_create(&[("source", "device")])
+            .inc_by(cached);
+    }
+
+    fn finished(&self, finished: &Finished<'_>) {
+        let tokens = finished.generation_tokens as f64;
+        self.request_success
+            .get_or_create(&[("finished_reason", finished.reason.as_str())])
+            .inc();
+        self.sizes.prompt_tokens.observe(finished.prompt_tokens as f64);
+        self.sizes.generation_tokens.observe(tokens);
+        self.times.e2e.observe(finished.e2e.as_secs_f64());
+        if finished.generation_tokens > 1 {
+            self.times
+                .per_output_token
+                .observe(finished.decode.as_secs_f64() / (tokens - 1.0));
+        }
+        if let Some(timeline) = finished.timeline {
+            self.stages(timeline);
+        }
+    }
+
+    fn stages(&self, timeline: &Timeline) {
+        self.sizes
+            .num_preemptions
+            .observe(f64::from(timeline.num_preemptions));
+        self.sizes
+            .prefill_kv_computed_tokens
+            .observe(f64::from(timeline.computed_prompt_tokens));
+        let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
+        let Some(scheduled) = timeline.scheduled_us else {
+            return;
+        };
+        self.times.queue.observe(seconds(0, scheduled));
+        let Some(first) = timeline.first_token_us else {
+            return;
+        };
+        self.times.prefill.observe(seconds(scheduled, first));
+        let Some(last) = timeline.last_token_us else {
+            return;
+        };
+        self.times.decode.observe(seconds(first, last));
+        self.times.inference.observe(seconds(scheduled, last));
     }
 }
 
@@ -124,125 +211,84 @@ impl Metrics {
         let (http_requests, http_duration) = register_http(&mut root);
         let registry = engine::register(&mut root, &load, model_name, info);
         let counted = Counted::register(registry, info.max_model_len);
-        Self::with(root, load, counted, (http_requests, http_duration))
-    }
-
-    fn of_requests(model_name: &str, max_model_len: u32) -> Self {
-        let mut root = Registry::default();
-        let http = register_http(&mut root);
-        root.register_collector(Box::new(load::ProcessCollector));
-        root.register_collector(Box::new(cpu_wait::CpuWait));
-        let model = (Cow::from("model_name"), Cow::from(model_name.to_owned()));
-        let registry = root.sub_registry_with_labels([model].into_iter());
-        let counted = Counted::register(registry, max_model_len);
-        Self::with(root, Arc::default(), counted, http)
-    }
-
-    fn with(
-        registry: Registry,
-        load: Arc<Mutex<LoadReport>>,
-        counted: Counted,
-        (http_requests, http_duration): HttpFamilies,
-    ) -> Self {
-        let Counted {
-            tokens,
-            request_success,
-            sizes,
-            times,
-        } = counted;
+        let model = OfModel {
+            registry: Registry::default(),
+            counted,
+        };
         Self {
-            registry,
+            registry: root,
             load,
-            tokens,
-            request_success,
-            sizes,
-            times,
+            model: OnceLock::from(model),
+            max_model_len: info.max_model_len,
             http_requests,
             http_duration,
         }
     }
 
+    fn of_requests(max_model_len: u32) -> Self {
+        let mut root = Registry::default();
+        let (http_requests, http_duration): HttpFamilies = register_http(&mut root);
+        root.register_collector(Box::new(load::ProcessCollector));
+        root.register_collector(Box::new(cpu_wait::CpuWait));
+        Self {
+            registry: root,
+            load: Arc::default(),
+            model: OnceLock::new(),
+            max_model_len,
+            http_requests,
+            http_duration,
+        }
+    }
+
+    /// Where requests are counted. None runs before a pipeline has named the model.
+    fn counted(&self) -> Option<&Counted> {
+        self.model.get().map(|model| &model.counted)
+    }
+
     /// A request was admitted.
     pub(crate) fn request_started(&self, n: u32, max_tokens: u32) {
-        self.sizes.params_n.observe(f64::from(n));
-        self.sizes.params_max_tokens.observe(f64::from(max_tokens));
+        if let Some(counted) = self.counted() {
+            counted.sizes.params_n.observe(f64::from(n));
+            counted.sizes.params_max_tokens.observe(f64::from(max_tokens));
+        }
     }
 
     /// The first token of a sequence arrived.
     pub(crate) fn first_token(&self, since_arrival: Duration, prompt_tokens: u64, cached_tokens: u64) {
-        self.times.first_token.observe(since_arrival.as_secs_f64());
-        let cached = cached_tokens.min(prompt_tokens);
-        self.tokens.prompt.inc_by(prompt_tokens);
-        let source = |source| {
-            self.tokens
-                .prompt_by_source
-                .get_or_create(&[("source", source)])
-                .clone()
-        };
-        source("local_compute").inc_by(prompt_tokens - cached);
-        source("local_cache_hit").inc_by(cached);
-        self.tokens.cached.inc_by(cached);
-        self.tokens
-            .cached_by_source
-            .get_or_create(&[("source", "device")])
-            .inc_by(cached);
+        if let Some(counted) = self.counted() {
+            counted.first_token(since_arrival, prompt_tokens, cached_tokens);
+        }
     }
 
     /// More tokens of a sequence arrived.
     pub(crate) fn more_tokens(&self, since_last: Duration) {
-        self.times.inter_token.observe(since_last.as_secs_f64());
+        if let Some(counted) = self.counted() {
+            counted.times.inter_token.observe(since_last.as_secs_f64());
+        }
     }
 
     /// Tokens were handed to a client.
     pub(crate) fn generated(&self, tokens: u64) {
-        self.tokens.generation.inc_by(tokens);
+        if let Some(counted) = self.counted() {
+            counted.tokens.generation.inc_by(tokens);
+        }
     }
 
     /// A sequence ended.
     pub(crate) fn finished(&self, finished: &Finished<'_>) {
-        let tokens = finished.generation_tokens as f64;
-        self.request_success
-            .get_or_create(&[("finished_reason", finished.reason.as_str())])
-            .inc();
-        self.sizes.prompt_tokens.observe(finished.prompt_tokens as f64);
-        self.sizes.generation_tokens.observe(tokens);
-        self.times.e2e.observe(finished.e2e.as_secs_f64());
-        if finished.generation_tokens > 1 {
-            self.times
-                .per_output_token
-                .observe(finished.decode.as_secs_f64() / (tokens - 1.0));
-        }
-        if let Some(timeline) = finished.timeline {
-            self.stages(timeline);
+        if let Some(counted) = self.counted() {
+            counted.finished(finished);
         }
     }
 
     /// All sequences of a request ended.
     pub(crate) fn request_finished(&self, most_tokens: u64) {
-        self.sizes.max_num_generation_tokens.observe(most_tokens as f64);
-    }
-
-    fn stages(&self, timeline: &Timeline) {
-        self.sizes
-            .num_preemptions
-            .observe(f64::from(timeline.num_preemptions));
-        self.sizes
-            .prefill_kv_computed_tokens
-            .observe(f64::from(timeline.computed_prompt_tokens));
-        let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
-        let Some(scheduled) = timeline.scheduled_us else {
-            return;
-        };
-        self.times.queue.observe(seconds(0, scheduled));
-        let Some(first) = timeline.first_token_us else {
-            return;
-        };
-        self.times.prefill.observe(seconds(scheduled, first));
-        let Some(last) = timeline.last_token_us else {
-            return;
-        };
-        self.times.decode.observe(seconds(first, last));
-        self.times.inference.observe(seconds(scheduled, last));
+        if let Some(counted) = self.counted() {
+            counted
+                .sizes
+                .max_num_generation_tokens
+                .observe(most_tokens as f64);
+        }
     }
 
     /// A request was answered; `handler` is a path of the route table, so there are few of them.
@@ -270,6 +316,9 @@ impl Metrics {
         }
         let mut text = String::new();
         prometheus_text::encode(&mut text, &self.registry)?;
+        if let Some(model) = self.model.get() {
+            prometheus_text::encode(&mut text, &model.registry)?;
+        }
         Ok(text)
     }
 }
@@ -282,6 +331,18 @@ mod tests {
     fn size_buckets_end_at_the_context() {
         assert_eq!(one_two_five(100), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
         assert_eq!(one_two_five(0), [0.0; 0]);
+    }
+
+    #[test]
+    fn a_gateways_figures_bear_the_name_that_the_model_was_first_given() {
+        let figures = Figures::of_requests(100);
+        assert!(!figures.render(None).unwrap().contains("vllm:"));
+        figures.name_model("tiny");
+        figures.name_model("other");
+        figures.first_token(Duration::from_millis(30), 7, 4);
+        let text = figures.render(None).unwrap();
+        let line = "vllm:prompt_tokens_total{model_name=\"tiny\"} 7";
+        assert!(text.lines().any(|other| other == line), "{line} not in\n{text}");
     }
 
     #[test]

@@ -299,6 +299,7 @@ impl Inner {
             &options.model_name
         };
         let figures = options.figures.unwrap_or_else(|| Figures::of_engine(name, &info));
+        figures.name_model(name);
         let mut limits = options.limits.unwrap_or_else(|| Limits::new(0, 0, 0));
         limits.max_model_len = info.max_model_len;
         limits.vocab_size = info.vocab_size;
