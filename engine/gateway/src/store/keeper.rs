@@ -104,7 +104,13 @@ impl Keeper {
     }
 
     async fn look_after(&mut self) {
-        let is_back = self.mode() == Mode::Alone && self.come_back().await;
+        let is_back = match self.mode() {
+            Mode::Alone => self.come_back().await,
+            Mode::Store => {
+                self.probe().await;
+                false
+            }
+        };
         let is_other = self.store.num_connections() != self.num_connections;
         if is_back || is_other || self.renewed.elapsed() >= RENEWAL {
             self.renewed = Instant::now();
@@ -114,6 +120,15 @@ impl Keeper {
         self.tell_all().await;
         if is_back && self.mode() == Mode::Store {
             tracing::info!("the limit store is back");
+        }
+    }
+
+    /// Asks for a sign of life, so that a gateway without requests notices too that the store is gone, or is another one that must hear of the
+    /// last minute before others' requests are admitted there. A server that is emptied and keeps its connections is noticed at the next
+    /// renewal.
+    async fn probe(&self) {
+        if let Err(error) = self.store.ping().await {
+            self.shared.lost(&error);
         }
     }
 

@@ -22,6 +22,8 @@ struct Memory {
     gate: tokio::sync::Semaphore,
     num_charges: AtomicU64,
     num_connections: AtomicU64,
+    /// The next call needs a new connection.
+    is_cut: std::sync::atomic::AtomicBool,
 }
 
 impl Memory {
@@ -33,6 +35,7 @@ impl Memory {
             gate: tokio::sync::Semaphore::new(1000),
             num_charges: AtomicU64::new(0),
             num_connections: AtomicU64::new(0),
+            is_cut: false.into(),
         })
     }
 
@@ -49,6 +52,9 @@ impl Memory {
             let reason = "gone".to_owned();
             return Err(StoreError::Unavailable { reason });
         }
+        if self.is_cut.swap(false, Relaxed) {
+            self.num_connections.fetch_add(1, Relaxed);
+        }
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(use_it(&mut store, self.now()))
     }
@@ -56,7 +62,7 @@ impl Memory {
     /// Another server answers, which knows nothing.
     fn restart(&self) {
         *self.store.lock().unwrap() = ReferenceStore::default();
-        self.num_connections.fetch_add(1, Relaxed);
+        self.is_cut.store(true, Relaxed);
     }
 
     fn used(&self) -> u64 {
@@ -281,4 +287,26 @@ async fn a_store_that_comes_back_empty_hears_the_last_minute_from_everybody() {
     other.flush(ENOUGH).await;
     assert_eq!(store.used(), 25 + 20 + 11);
     assert_eq!(one.figures().num_losses, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_without_requests_tells_an_emptied_store_of_the_last_minute_too() {
+    let store = Memory::new();
+    let idle = Accounts::with_store(1, store.clone());
+    let limits = limits(100, 10);
+    let admitted = idle.charge(&tenant(), &limits, tokens(40, 20)).await.unwrap();
+    admitted.charge.settle(tokens(40, 20));
+    idle.flush(ENOUGH).await;
+    store.restart();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(store.used(), 60);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_without_requests_notices_that_the_store_is_gone() {
+    let store = Memory::new();
+    let idle = Accounts::with_store(1, store.clone());
+    store.set_away(true);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(idle.figures().mode, Mode::Alone);
 }
