@@ -55,6 +55,8 @@ struct State {
     weight: u32,
     usage: Option<Usage>,
     retry_after: Option<u64>,
+    /// The end of all its waiting, once it has begun to wait.
+    until: Micros,
     /// Its own requests at engines, by their ids: nobody else's can be named.
     running: BTreeMap<String, Arc<GrpcClient>>,
 }
@@ -132,6 +134,7 @@ impl Visiting {
                     weight: 1,
                     usage: None,
                     retry_after: None,
+                    until: Micros(u64::MAX),
                     running: BTreeMap::new(),
                 }),
             }),
@@ -152,10 +155,11 @@ impl Visit for Visiting {
                 break model;
             }
             // No engine has ever told what it serves: the request waits as a whole.
-            let waiter = inner.waiter((body_bytes / BYTES_PER_TOKEN) as u64)?;
-            let turn = inner.pool.turn(waiter, None).await;
+            let mut waiter = inner.waiter((body_bytes / BYTES_PER_TOKEN) as u64)?;
+            let turn = inner.pool.turn(&mut waiter, None).await;
+            let mut state = inner.lock();
+            state.until = waiter.until;
             if let Err(refusal) = turn {
-                let mut state = inner.lock();
                 state.record.failed(refusal.code());
                 state.retry_after = Some(inner.live.settings.door.retry_after.as_secs());
                 return Err(refused(refusal));
@@ -265,7 +269,7 @@ impl Inner {
             weight: tenant.weight.max(1),
             cost,
             queue_share_percent: tenant.queue_share_percent,
-            until: Micros(u64::MAX),
+            until: self.lock().until,
         })
     }
 

@@ -193,10 +193,10 @@ impl Core {
         door.is_ready(&self.door)
     }
 
-    /// A request comes to the door.
+    /// A request comes to the door, or comes back to it: the end of its first wait, which `waiter.until` then has, stays the end of all of them.
     pub(super) fn arrive(
         &mut self,
-        mut waiter: Waiter,
+        waiter: &mut Waiter,
         revision: Option<&Revision>,
         now: Micros,
     ) -> Result<Place, Refusal> {
@@ -212,10 +212,11 @@ impl Core {
             }
             Arrival::SendAway(refusal) => Err(refusal),
             Arrival::Wait { until, then } => {
+                let until = until.min(waiter.until);
                 waiter.until = until;
                 let id = self
                     .room
-                    .enter(waiter, now)
+                    .enter(waiter.clone(), now)
                     .map_err(|full: Full| Refusal::from(full))?;
                 let (sender, turn) = oneshot::channel();
                 self.waiting.insert(id, sender);
@@ -310,3 +311,7 @@ impl Core {
         free.sum()
     }
 }
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

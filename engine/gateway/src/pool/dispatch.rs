@@ -71,7 +71,7 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
     pool.lock().budget.request();
     loop {
         let revision = &job.model.revision;
-        let turn = match pool.turn(job.waiter.clone(), Some(revision)).await {
+        let turn = match pool.turn(&mut job.waiter, Some(revision)).await {
             Ok(turn) => turn,
             Err(refusal) => return Err(last_failure.unwrap_or(Failed::SentAway(refusal))),
         };

@@ -125,13 +125,13 @@ impl Pool {
         self.lock().signal(now)
     }
 
-    /// Waits until the request may go on.
+    /// Waits until the request may go on. A request that comes again with the same `waiter` has what is left of its time.
     ///
     /// # Errors
     /// It's sent away.
     pub(crate) async fn turn(
         self: &Arc<Self>,
-        waiter: Waiter,
+        waiter: &mut Waiter,
         revision: Option<&Revision>,
     ) -> Result<Turn, Refusal> {
         turn::wait(self, waiter, revision).await

@@ -16,7 +16,7 @@ pub(crate) struct Turn {
 
 pub(super) async fn wait(
     pool: &Arc<Pool>,
-    waiter: Waiter,
+    waiter: &mut Waiter,
     revision: Option<&Revision>,
 ) -> Result<Turn, Refusal> {
     let now = pool.clock.now();

@@ -1,0 +1,70 @@
+use kvasir_config::gateway::parse_gateway;
+use kvasir_gateway_core::names::TenantName;
+use kvasir_gateway_core::waiting::Waiter;
+
+use super::*;
+
+/// A core without engines, where requests may wait 100 seconds for one.
+fn core() -> Core {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("salt");
+    std::fs::write(&secret, [7; 32]).unwrap();
+    let text = format!(
+        "listen: 127.0.0.1:0\noperationsListen: 127.0.0.2:0\nauth: {{anonymous: {{serveEverybodyAs: a}}}}\n\
+         cacheSalt: {{secretFile: {}}}\nengines: {{static: [{{address: \"127.0.0.1:1\"}}]}}\n\
+         tenants: [{{name: a, models: \"*\"}}]\nwaiting: {{holdSeconds: 100}}\n",
+        secret.display()
+    );
+    Core::new(&Settings::load(&parse_gateway(&text).unwrap()).unwrap())
+}
+
+fn seconds(seconds: u64) -> Micros {
+    Micros(seconds * 1_000_000)
+}
+
+fn waiter() -> Waiter {
+    Waiter {
+        tenant: TenantName::new("a").unwrap(),
+        priority: 0,
+        weight: 1,
+        cost: 1,
+        queue_share_percent: 0,
+        until: Micros(u64::MAX),
+    }
+}
+
+fn until(place: &Place) -> Micros {
+    match place {
+        Place::Go => panic!("it went on without an engine"),
+        Place::Wait { until, .. } => *until,
+    }
+}
+
+#[test]
+fn a_request_that_comes_back_to_the_queue_keeps_its_first_deadline() {
+    let (mut core, mut waiter) = (core(), waiter());
+    let Ok(first @ Place::Wait { id, .. }) = core.arrive(&mut waiter, None, seconds(1)) else {
+        panic!("it may wait");
+    };
+    assert_eq!(until(&first), seconds(101));
+    core.leave_room(id);
+    let again = core.arrive(&mut waiter, None, seconds(90)).ok().unwrap();
+    assert_eq!(until(&again), seconds(101));
+}
+
+#[test]
+fn a_request_whose_time_was_over_before_it_came_back_is_sent_away() {
+    let (mut core, mut waiter) = (core(), waiter());
+    let Ok(Place::Wait { id, .. }) = core.arrive(&mut waiter, None, seconds(1)) else {
+        panic!("it may wait");
+    };
+    core.leave_room(id);
+    let Ok(Place::Wait { mut turn, .. }) = core.arrive(&mut waiter, None, seconds(200)) else {
+        panic!("it's told through its channel");
+    };
+    assert!(matches!(
+        turn.try_recv(),
+        Err(oneshot::error::TryRecvError::Closed)
+    ));
+    assert_eq!(core.signal(seconds(200)).num_waiting, 0);
+}
