@@ -197,7 +197,7 @@ impl EngineConfig {
             ("max-num-queued-reqs", u64::from(self.max_num_queued_reqs.value)),
             ("max-num-queued-tokens", self.max_num_queued_tokens.value.0),
         ];
-        for (key, _) in queue.into_iter().filter(|(_, limit)| *limit == 0) {
+        if let Some((key, _)) = queue.into_iter().find(|(_, limit)| *limit == 0) {
             return Err(ConfigError::Conflict(format!(
                 "{key} is 0; it must be at least 1, because every request waits for the next step"
             )));
