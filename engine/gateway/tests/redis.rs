@@ -7,8 +7,9 @@
     reason = "test code outside of test functions, which the configuration's exceptions don't cover"
 )]
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+#[path = "support/redis_server.rs"]
+mod redis_server;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,67 +26,9 @@ use proptest::test_runner::TestRunner;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
+use crate::redis_server::Server;
+
 const DEADLINE: Duration = Duration::from_mins(1);
-
-/// A server on a Unix socket in a folder of its own.
-struct Server {
-    process: Option<Child>,
-    folder: TempDir,
-}
-
-impl Server {
-    async fn start() -> Self {
-        let mut server = Self {
-            process: None,
-            folder: TempDir::new().unwrap(),
-        };
-        server.run().await;
-        server
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("redis.sock")
-    }
-
-    fn url(&self) -> String {
-        format!("unix:{}", self.socket().display())
-    }
-
-    fn store(&self, prefix: &str) -> RedisStore {
-        RedisStore::new(&self.url(), prefix, None).unwrap()
-    }
-
-    async fn run(&mut self) {
-        let process = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
-            .arg(self.socket())
-            .current_dir(self.folder.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is needed: apt-get install redis-server");
-        self.process = Some(process);
-        let store = self.store("ping");
-        let start = Instant::now();
-        while store.ping().await.is_err() {
-            assert!(start.elapsed() < DEADLINE, "the server doesn't answer");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            process.kill().unwrap();
-            process.wait().unwrap();
-            std::fs::remove_file(self.socket()).ok();
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 #[derive(Clone, Debug)]
 enum Action {

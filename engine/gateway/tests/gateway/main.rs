@@ -23,11 +23,14 @@ mod http_client;
 mod isolation;
 mod limits;
 mod processes;
+#[path = "../support/redis_server.rs"]
+mod redis_server;
 mod reloading;
 mod revisions;
 #[path = "../support/mod.rs"]
 mod scripted;
 mod secure;
+mod sharing;
 mod support;
 mod waiting;
 mod walk;

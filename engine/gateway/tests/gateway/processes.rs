@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvasir_service::Engine;
 use kvasir_service::grpc::Listener;
@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Control, DEADLINE};
+use crate::redis_server::Server;
 use crate::support::*;
 
 const LISTEN: &str = "KVASIR_TEST_ENGINE_LISTEN";
@@ -25,6 +26,8 @@ const PACE: &str = "KVASIR_TEST_ENGINE_PACE";
 /// What makes an engine's process end when its requests have.
 const DRAIN: &str = "drain";
 const NUM_TOKENS: u32 = 200;
+/// What the tenant may have in a minute; more than any of these tests asks for.
+const QUOTA: u64 = 1_000_000;
 
 /// Not a test: what an engine's process runs. It ends with its parent.
 #[test]
@@ -161,8 +164,10 @@ async fn listen(gateway: &TestGateway, number: usize) -> Heard {
     heard
 }
 
-/// Three engines and two gateways, and what clients have read so far.
+/// Three engines, two gateways that share limits, and what clients have read so far.
 struct House {
+    _redis: Server,
+    opened: Instant,
     engines: Vec<Process>,
     gateways: Vec<TestGateway>,
     num_tokens: u64,
@@ -173,13 +178,22 @@ struct House {
 impl House {
     async fn open() -> Self {
         let addresses = [free_address(), free_address(), free_address()];
-        let more =
-            "routing: {policy: LeastRequests, firstTokenTimeoutSeconds: 5}\nwaiting: {holdSeconds: 60}";
+        let redis = Server::start().await;
+        let url = redis.socket().with_extension("url");
+        std::fs::write(&url, redis.url()).unwrap();
+        let more = format!(
+            "routing: {{policy: LeastRequests, firstTokenTimeoutSeconds: 5}}\nwaiting: {{holdSeconds: 60}}\n\
+             limits: {{replicas: 2, store: {{redisUrlFile: {}}}}}",
+            url.display()
+        );
+        let rules = format!("models: \"*\", limits: {{tokensPerMinute: {QUOTA}}}");
         let options = GatewayOptions {
-            more: more.to_owned(),
-            ..GatewayOptions::default()
+            tenants: vec![("a", rules)],
+            more,
         };
         let mut house = Self {
+            _redis: redis,
+            opened: Instant::now(),
             engines: Vec::new(),
             gateways: Vec::new(),
             num_tokens: 0,
@@ -258,6 +272,25 @@ impl House {
         })
         .await;
     }
+
+    /// What is left of the tenant's minute, at each gateway, is its quota less every token that was settled.
+    async fn quota_is_exact(&self) {
+        let series = |kind| format!("kvasir_gateway_tokens_total{{tenant=\"a\",kind=\"{kind}\"}}");
+        for gateway in &self.gateways {
+            eventually("an exact quota", async || {
+                // Settlements reach the server a moment later, and each of these questions costs two tokens.
+                let had = self.sum(&series("input")).await + self.sum(&series("output")).await;
+                let answer = gateway.complete("a", body("1", 1)).await;
+                let left: u64 = answer.header("x-ratelimit-remaining-tokens").parse().unwrap();
+                assert!(
+                    self.opened.elapsed() < Duration::from_mins(1),
+                    "the minute is over"
+                );
+                left == QUOTA - had as u64 - 2
+            })
+            .await;
+        }
+    }
 }
 
 const BEGUN: &str = "kvasir_gateway_routed_requests_total";
@@ -286,6 +319,7 @@ async fn a_killed_engine_cuts_the_streams_that_it_had_begun_and_no_other() {
     let num_whole = heard.iter().filter(|heard| is_whole(heard)).count();
     assert_eq!(num_whole, 100 - num_cut);
     house.settled(&heard).await;
+    house.quota_is_exact().await;
     house.start(killed.address);
     house.usable(3).await;
 }
@@ -312,6 +346,7 @@ async fn a_drained_engine_fails_no_request_and_its_successor_takes_its_place() {
     heard.extend(later);
     assert!(heard.iter().all(is_whole));
     house.settled(&heard).await;
+    house.quota_is_exact().await;
     house.start(drained.address);
     house.usable(3).await;
 }
