@@ -308,3 +308,18 @@ def test_20_a_rank_that_always_ends_is_restarted_only_so_often(exhausted):
     assert (group["restarts"], group["lastFailure"]["exitCode"], group["lastFailure"]["message"]) == (1, 1, "no")
     time.sleep(3)
     assert space.uids() == last
+
+
+def test_pods_that_a_quota_forbids_are_said_and_made_when_it_is_raised(api, space):
+    """A StatefulSet says in its events alone why it has no pods."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few", "namespace": space.name}, "spec": {"hard": {"count/pods": "0"}}}
+    path = f"/api/v1/namespaces/{space.name}/resourcequotas"
+    api.request("POST", path, quota)
+    wait_until(lambda: api.request("GET", f"{path}/few").get("status", {}).get("hard"), "the quota is in force")
+    space.create()
+    space.wait("Accepted", "False", "QuotaExceeded")
+    assert "exceeded quota: few" in space.message("Accepted")
+    assert space.condition("EnginesReady") == ("False", "InsufficientCapacity")
+    api.request("DELETE", f"{path}/few")
+    space.ready(seconds=180)
+    assert space.condition("Accepted") == ("True", "Valid")

@@ -69,7 +69,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [get, list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, servicemonitors, prometheusrules]
   verbs: [get, list, watch, create, patch, delete]

@@ -31,6 +31,8 @@ pub struct Observed {
     pub loads: BTreeMap<i32, GroupLoad>,
     /// Objects that couldn't be written in the last round, and why.
     pub failed_writes: BTreeMap<ObjectRef, String>,
+    /// Why pods of a group can't be created, where some are missing: a quota, or the namespace's pod security.
+    pub refused_pods: BTreeMap<i32, String>,
     /// What is known about certificates.
     pub certificates: Option<CertificatesView>,
     /// Whether a probe pod was refused by the network policies; nothing if none has run.

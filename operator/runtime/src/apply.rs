@@ -5,9 +5,12 @@
 //! depend on it, as pods do on the policies that protect them.
 
 use jiff::Timestamp;
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kvasir_operator_api::labels;
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::{Delete, Plan, Write};
@@ -22,6 +25,9 @@ use crate::watch::{MANAGER, chain, to_value};
 
 /// Field manager of the label that the operator takes from pods.
 const POD_MANAGER: &str = "kvasir-operator-pods";
+
+/// Events that are read about one object.
+const MOST_EVENTS: u32 = 50;
 
 /// A plan couldn't be carried out to its end.
 #[derive(Debug, thiserror::Error)]
@@ -317,6 +323,21 @@ impl Applier<'_> {
             None => self.saw_nothing(reference),
         }
         Ok(())
+    }
+
+    /// Why the pods of the StatefulSet with that uid were refused last, if they were.
+    pub(crate) async fn refusal(&self, uid: &str) -> Result<Option<String>, kube::Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &self.key.namespace);
+        let params = ListParams::default()
+            .fields(&format!("regarding.uid={uid},reason=FailedCreate"))
+            .limit(MOST_EVENTS);
+        let found = api.list(&params).await?.items;
+        let time = |event: &Event| {
+            let series = event.series.as_ref().map(|series| series.last_observed_time.0);
+            let old = event.deprecated_last_timestamp.as_ref().map(|time| time.0);
+            series.max(old).max(event.event_time.as_ref().map(|time| time.0))
+        };
+        Ok(found.into_iter().max_by_key(time).and_then(|event| event.note))
     }
 
     /// Notes an object that was read by name. One without our label is shown by no watch and looked at again by each round.

@@ -1,17 +1,19 @@
 //! Puts together what the core decides from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::build::certificate;
 use kvasir_operator_core::child::{Kind, Live};
+use kvasir_operator_core::groups::recovery::PODS_APPEAR;
 use kvasir_operator_core::observed::Observed;
 use kvasir_operator_core::{Settings, Validated, adopt};
 
 use crate::apply::{Applier, ApplyError};
 use crate::cache::Snapshot;
 use crate::certificates::{self, Secrets};
+use crate::watch::chain;
 
 /// Everything that is known about one service, and the Secrets that the operator fills by itself. Secrets are read by name,
 /// and so are objects that no watch shows because they lack our label.
@@ -32,6 +34,7 @@ pub(crate) async fn gather(
     let seen = applier.cache.snapshot(key);
     let wanted = certificate::subjects(validated, &seen.children);
     let certificates = certificates::view(validated, &seen, &wanted, &secrets, settings, now);
+    let refused_pods = refused_pods(service, validated, &seen, applier, now).await;
     let mut observed = Observed {
         children: seen.children,
         pods: seen.pods.into_iter().map(|pod| pod.view).collect(),
@@ -40,6 +43,7 @@ pub(crate) async fn gather(
         undone: seen.undone,
         loads: seen.loads,
         failed_writes: seen.failed,
+        refused_pods,
         certificates,
         policies_enforced: None,
         status: service.status.clone().unwrap_or_default(),
@@ -59,6 +63,42 @@ fn ids(service: &InferenceService, validated: &Validated, seen: &Snapshot) -> BT
     let pods = seen.pods.iter().filter_map(|pod| pod.view.group);
     let sets = groups(validated, &seen.children).map(|(id, _)| id);
     remembered.chain(resting).chain(pods).chain(sets).collect()
+}
+
+/// Why pods don't exist that should for a while: the StatefulSet says so in events only, which are read only then. That they can't be read
+/// is no reason to do nothing.
+async fn refused_pods(
+    service: &InferenceService,
+    validated: &Validated,
+    seen: &Snapshot,
+    applier: &Applier<'_>,
+    now: Timestamp,
+) -> BTreeMap<i32, String> {
+    let mut refused = BTreeMap::new();
+    let late: BTreeSet<i32> = service
+        .status
+        .iter()
+        .flat_map(|status| &status.groups)
+        .filter(|group| {
+            let pods = seen
+                .pods
+                .iter()
+                .filter(|pod| pod.view.group == Some(group.id))
+                .count();
+            let lack = i32::try_from(pods).unwrap_or(i32::MAX) < group.pods;
+            let since = group.unready_since.as_ref();
+            lack && since.is_some_and(|since| now.duration_since(since.0) >= PODS_APPEAR)
+        })
+        .map(|group| group.id)
+        .collect();
+    for (id, uid) in groups(validated, &seen.children).filter(|(id, _)| late.contains(id)) {
+        match applier.refusal(uid).await {
+            Ok(Some(why)) => drop(refused.insert(id, why)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(group = id, error = %chain(&error), "events can't be read"),
+        }
+    }
+    refused
 }
 
 /// Ids and uids of the groups that exist.

@@ -6,7 +6,7 @@
 //! (kubernetes-sigs/lws#1048: thirty recreations in ninety seconds).
 //!
 //! Time doesn't run against a group while one of its pods waits for a node or an image: replacing it would lose its place in
-//! the queue (kubernetes-sigs/lws PR 725).
+//! the queue (kubernetes-sigs/lws PR 725). Only where two groups hold nodes that each other wait for do all but one let go.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -28,7 +28,7 @@ pub fn decide(
     now: Timestamp,
     decisions: &mut Decisions,
 ) {
-    for group in groups {
+    for group in groups.iter_mut() {
         let known = observed
             .status
             .groups
@@ -40,6 +40,65 @@ pub fn decide(
             tell_lost(observed, group, decisions);
         }
         restart(&service.spec.restart_policy, group, settings, now, decisions);
+        watch_for_pods(group, now, decisions);
+    }
+    release(&service.spec.restart_policy, groups, settings, now, decisions);
+}
+
+/// How soon pods exist that nothing forbids.
+pub const PODS_APPEAR: SignedDuration = SignedDuration::from_secs(5);
+/// How often it is looked why they don't: nothing else tells.
+const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+
+fn watch_for_pods(group: &Group, now: Timestamp, decisions: &mut Decisions) {
+    let some_lack = i32::try_from(group.pods.len()).unwrap_or(i32::MAX) < group.memory.pods;
+    if let Some(since) = group.memory.unready_since.as_ref().filter(|_| some_lack) {
+        let early = since.0.saturating_add(PODS_APPEAR).unwrap_or(Timestamp::MAX);
+        let later = now.saturating_add(ASK_AGAIN).unwrap_or(Timestamp::MAX);
+        decisions.look_at(if now < early { early } else { later });
+    }
+}
+
+/// Two groups that each hold half of the nodes wait for each other for ever (kaito-project/kaito#2174). All but the first of those that
+/// found nodes for some of their pods only give them back, and try again after the longest pause between restarts. That is no failure and
+/// takes nothing from their budget.
+fn release(
+    policy: &RestartPolicySpec,
+    groups: &mut [Group],
+    settings: &Settings,
+    now: Timestamp,
+    decisions: &mut Decisions,
+) {
+    let half = |group: &&mut Group| {
+        group.memory.state == GroupState::Pending
+            && group.pods.iter().any(|pod| pod.node.is_some())
+            && group.pods.iter().any(|pod| pod.unschedulable.is_some())
+    };
+    let pause = SignedDuration::from_secs(policy.backoff_max_seconds.into());
+    for group in groups.iter_mut().filter(half).skip(1) {
+        let later =
+            |since: &Time, wait: SignedDuration| since.0.saturating_add(wait).unwrap_or(Timestamp::MAX);
+        let waited = group.memory.unready_since.as_ref();
+        let tried = group.memory.restarted_at.as_ref();
+        let due = waited
+            .map(|since| later(since, settings.reform_timeout))
+            .max(tried.map(|at| later(at, pause)));
+        let Some(due) = due else { continue };
+        if now < due {
+            decisions.look_at(due);
+            continue;
+        }
+        let doomed = group.pods.iter().filter(|pod| !pod.deleting);
+        let doomed = doomed.map(|pod| (pod.name.clone(), pod.uid.clone()));
+        decisions.restart_pods.extend(doomed);
+        group.memory.restarted_at = Some(Time(now));
+        group.memory.unready_since = Some(Time(now));
+        let id = group.memory.id;
+        decisions.tell(
+            true,
+            Reason::InsufficientCapacity,
+            format!("group {id} found nodes for some of its pods only and gives them back, so that another group can start: add nodes, or lower spec.replicas"),
+        );
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn accepted(
     observed: &Observed,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let is_accepted = acceptance(plan);
+    let is_accepted = acceptance(plan, observed);
     let model = engines::model(plan, observed);
     let engines = engines::engines(service, plan, observed);
     let gateway = gateway(service, plan, observed);
@@ -183,15 +183,25 @@ fn ready(service: &Validated, parts: &[&Verdict]) -> Verdict {
     }
 }
 
-fn acceptance(plan: &Plan) -> Verdict {
-    match plan.collisions.first() {
-        Some(taken) => Verdict::no(
+fn acceptance(plan: &Plan, observed: &Observed) -> Verdict {
+    let quota = observed
+        .refused_pods
+        .iter()
+        .find(|(_, why)| why.contains("exceeded quota"));
+    match (plan.collisions.first(), quota) {
+        (None, Some((group, why))) => Verdict::no(
+            Reason::QuotaExceeded,
+            format!(
+                "group {group}: {why}: ask for a larger quota of the namespace, or lower replicas or resources"
+            ),
+        ),
+        (Some(taken), _) => Verdict::no(
             Reason::NameCollision,
             format!(
                 "{taken} exists and belongs to somebody else: delete it or give the service another name"
             ),
         ),
-        None => Verdict::yes(Reason::Valid, "the spec can be built"),
+        (None, None) => Verdict::yes(Reason::Valid, "the spec can be built"),
     }
 }
 

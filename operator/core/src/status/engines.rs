@@ -74,7 +74,13 @@ pub(super) fn engines(service: &Validated, plan: &Plan, observed: &Observed) -> 
         .iter()
         .filter(|p| p.group.is_some() && !p.deleting)
         .collect();
-    let found = trouble(groups, &pods);
+    let refused = observed.refused_pods.iter().next().map(|(group, why)| {
+        Verdict::no(
+            Reason::InsufficientCapacity,
+            format!("group {group}: pods can't be created: {why}"),
+        )
+    });
+    let found = refused.or_else(|| trouble(groups, &pods));
     found.unwrap_or_else(|| {
         Verdict::unknown(
             Reason::Starting,

@@ -95,6 +95,7 @@ impl Fake {
             undone: self.undone.clone(),
             loads: self.loads.clone(),
             failed_writes: BTreeMap::new(),
+            refused_pods: BTreeMap::new(),
             certificates: Some(CertificatesView {
                 first_end: self.now + SignedDuration::from_hours(24),
                 missing: 0,

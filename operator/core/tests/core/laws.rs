@@ -211,8 +211,19 @@ fn whichever_object_is_edited_after_the_first_round_is_set_back() {
     }
 }
 
+/// So many cases, unless PROPTEST_CASES asks for another number.
+fn config(cases: u32) -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
+    ProptestConfig {
+        cases: if is_asked { asked.cases } else { cases },
+        max_shrink_iters: 400,
+        ..asked
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(config(32))]
 
     /// Whatever happened, when it stops happening the service reaches a fixed point: the wanted number of groups of the
     /// wanted revision, every edit undone, and not one further write.
@@ -228,7 +239,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 100, ..ProptestConfig::default() })]
+    #![proptest_config(config(10))]
 
     /// While only the spec changes and pods start as they should, no rollout or scaling ever leaves fewer groups serving
     /// than are wanted, as long as that many served before.
@@ -250,7 +261,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(config(32))]
 
     /// However old the operator's reads are, one id never names two groups.
     #[test]

@@ -6,6 +6,7 @@
     reason = "what fails in a helper fails the test"
 )]
 
+mod capacity;
 mod certificates;
 mod explained;
 mod fake;

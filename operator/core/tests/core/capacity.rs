@@ -1,0 +1,75 @@
+//! Pods that find no node, or that nobody may create.
+
+use jiff::SignedDuration;
+use kvasir_operator_core::{plan, status, validate};
+use serde_json::json;
+
+use crate::fake::Fake;
+
+#[test]
+fn of_groups_that_hold_each_others_nodes_all_but_one_let_go() {
+    let mut fake = Fake::new(json!({ "replicas": 2, "topology": { "tensor": 2 } }));
+    fake.reconcile();
+    fake.tick(1);
+    // Each found one node of the two it needs.
+    let halve = |fake: &mut Fake| {
+        for pod in fake.pods.values_mut().filter(|pod| pod.view.group.is_some()) {
+            let first = pod.view.ordinal == 0;
+            pod.view.node = first.then(|| "node-0".to_owned());
+            pod.view.unschedulable = (!first).then(|| "0/1 nodes are available".to_owned());
+            pod.view.ready = false;
+        }
+    };
+    halve(&mut fake);
+    fake.reconcile();
+    fake.now += fake.settings.reform_timeout - SignedDuration::from_secs(1);
+    assert!(fake.reconcile().decisions.restart_pods.is_empty());
+    fake.now += SignedDuration::from_secs(2);
+    let made = fake.reconcile();
+    let mut released: Vec<_> = made
+        .decisions
+        .restart_pods
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    released.sort_unstable();
+    assert_eq!(released, ["chat-g1-0", "chat-g1-1"]);
+    assert_eq!(fake.status().groups[1].restarts, 0, "it wasn't a failure");
+    halve(&mut fake);
+    fake.now += SignedDuration::from_secs(60);
+    assert!(
+        fake.reconcile().decisions.restart_pods.is_empty(),
+        "it waits before it tries again"
+    );
+}
+
+#[test]
+fn pods_that_a_quota_forbids_are_said_and_nothing_is_made_anew_for_them() {
+    let mut fake = Fake::new(json!({}));
+    fake.reconcile();
+    let service = validate(&fake.service, &fake.settings).unwrap();
+    let said = |why: &str| {
+        let mut observed = fake.observe();
+        observed.refused_pods.insert(0, why.to_owned());
+        let made = plan(&service, &observed, &fake.settings, fake.now);
+        assert!(made.decisions.restart_pods.is_empty());
+        let status = status::accepted(&service, &made, &observed, &fake.settings, fake.now);
+        let find = |kind: &str| {
+            status
+                .conditions
+                .iter()
+                .find(|c| c.type_ == kind)
+                .unwrap()
+                .reason
+                .clone()
+        };
+        (find("Accepted"), find("EnginesReady"))
+    };
+    let quota = said("create Pod chat-g0-0 in StatefulSet chat-g0 failed error: exceeded quota: pods");
+    assert_eq!(
+        quota,
+        ("QuotaExceeded".to_owned(), "InsufficientCapacity".to_owned())
+    );
+    let other = said("create Pod chat-g0-0 in StatefulSet chat-g0 failed error: violates PodSecurity");
+    assert_eq!(other, ("Valid".to_owned(), "InsufficientCapacity".to_owned()));
+}
