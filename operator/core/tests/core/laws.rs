@@ -212,6 +212,10 @@ fn whichever_object_is_edited_after_the_first_round_is_set_back() {
 }
 
 /// So many cases, unless PROPTEST_CASES asks for another number.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the crate reads no environment, its tests do"
+)]
 fn config(cases: u32) -> ProptestConfig {
     let asked = ProptestConfig::default();
     let is_asked = std::env::var_os("PROPTEST_CASES").is_some();
