@@ -1,5 +1,6 @@
 //! The connections of a server: accepted up to a limit, with time and size limits against slow and greedy clients.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -16,8 +19,9 @@ use tower::ServiceExt;
 
 use crate::config::EdgeConfig;
 use crate::framing;
+use crate::idle::{Activity, Held, Open};
 use crate::listener::{Accepted, Listener};
-use crate::patience::PatientWrites;
+use crate::patience::{PatientBody, PatientWrites};
 
 /// Most bytes of request headers (HTTP/1 buffer and HTTP/2 header list).
 const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -40,9 +44,18 @@ pub(crate) struct Connections {
     builder: Arc<Builder<TokioExecutor>>,
     graceful: GracefulShutdown,
     tasks: JoinSet<()>,
+    open: Open,
     most: usize,
-    first_request_timeout: Duration,
-    write_timeout: Duration,
+    patience: Patience,
+}
+
+/// How long clients may take.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// To the first request.
+    first_request: Duration,
+    /// To take something of an answer.
+    write: Duration,
 }
 
 impl Connections {
@@ -66,9 +79,12 @@ impl Connections {
             builder: Arc::new(builder),
             graceful: GracefulShutdown::new(),
             tasks: JoinSet::new(),
+            open: Open::default(),
             most: config.max_connections.max(1),
-            first_request_timeout: config.header_read_timeout,
-            write_timeout: config.write_timeout,
+            patience: Patience {
+                first_request: config.header_read_timeout,
+                write: config.write_timeout,
+            },
         }
     }
 
@@ -76,11 +92,12 @@ impl Connections {
     pub(crate) async fn accept_until(&mut self, listener: &Listener, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         loop {
-            let has_room = self.tasks.len() < self.most;
             tokio::select! {
                 () = &mut stop => return,
-                Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => {}
-                accepted = listener.accept(), if has_room => match accepted {
+                Some(ended) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => {
+                    self.open.forget(ended.map_or_else(|error| error.id(), |(id, ())| id));
+                }
+                accepted = accept(listener, &self.open, self.most) => match accepted {
                     Ok(accepted) => self.spawn(accepted),
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
@@ -101,15 +118,28 @@ impl Connections {
     }
 
     fn spawn(&mut self, accepted: Accepted) {
-        let patience = (self.first_request_timeout, self.write_timeout);
-        self.tasks.spawn(serve(
+        if self.open.len() >= self.most {
+            self.open.close_idlest();
+        }
+        let activity = self.open.begin();
+        let task = self.tasks.spawn(serve(
             Arc::clone(&self.builder),
             self.router.clone(),
             accepted,
             self.graceful.watcher(),
-            patience,
+            self.patience,
+            Arc::clone(&activity),
         ));
+        self.open.insert(activity, task);
     }
+}
+
+/// The next connection that has a place, if need be that of an idle one.
+async fn accept(listener: &Listener, open: &Open, most: usize) -> std::io::Result<Accepted> {
+    if open.len() >= most {
+        open.someone_idles().await;
+    }
+    listener.accept().await
 }
 
 async fn serve(
@@ -117,30 +147,35 @@ async fn serve(
     router: Router,
     accepted: Accepted,
     watcher: Watcher,
-    (first_request_timeout, write_timeout): (Duration, Duration),
+    patience: Patience,
+    activity: Arc<Activity>,
 ) {
     let (stream, facts) = match tokio::time::timeout(HANDSHAKE_TIMEOUT, accepted.shake()).await {
         Ok(Ok(shaken)) => shaken,
         Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
         Err(_) => return tracing::debug!("a handshake took longer than {HANDSHAKE_TIMEOUT:?}"),
     };
-    let stream = PatientWrites::new(stream, write_timeout);
+    let stream = PatientWrites::new(stream, patience.write, Arc::clone(&activity));
     let seen = AtomicBool::new(false);
     let service = hyper::service::service_fn(|mut request: http::Request<Incoming>| {
         seen.store(true, Ordering::Relaxed);
         request.extensions_mut().extend(facts.clone());
         let router = router.clone();
+        let running = activity.run();
+        let is_http2 = request.version() == http::Version::HTTP_2;
         async move {
-            match framing::check(&request) {
-                Ok(()) => router.oneshot(request).await,
-                Err(error) => Ok(framing::refuse(&error)),
+            let mut response = answer(router, request).await?;
+            if is_http2 {
+                response = response.map(|body| Body::new(PatientBody::new(body, patience.write)));
             }
+            // The body goes when its last byte is on its way, or nobody wants it.
+            Ok::<_, Infallible>(response.map(|body| Body::new(Held::new(body, running))))
         }
     });
     let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));
     // hyper's own timeouts begin once it knows the protocol, which a client can delay for ever.
     let no_request = async {
-        tokio::time::sleep(first_request_timeout).await;
+        tokio::time::sleep(patience.first_request).await;
         if seen.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -151,4 +186,17 @@ async fn serve(
         },
         () = no_request => tracing::debug!("a connection sent no request in time"),
     }
+}
+
+async fn answer(router: Router, request: http::Request<Incoming>) -> Result<Response, Infallible> {
+    let is_last = framing::must_be_last(&request);
+    let response = match framing::check(&request) {
+        Ok(()) => router.oneshot(request).await?,
+        Err(error) => framing::refuse(&error),
+    };
+    Ok(if is_last {
+        framing::closing(response)
+    } else {
+        response
+    })
 }

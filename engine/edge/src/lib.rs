@@ -11,6 +11,7 @@ mod framing;
 mod gate;
 mod handlers;
 pub mod host;
+mod idle;
 mod keys;
 mod listener;
 mod metrics;

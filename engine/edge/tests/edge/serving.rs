@@ -36,6 +36,19 @@ impl Server {
         TcpStream::connect(self.address).await.unwrap()
     }
 
+    /// A connection with a request that isn't answered.
+    async fn running(&self, engine: &FakeEngine) -> TcpStream {
+        let number = engine.requests().len();
+        let mut client = self.connect().await;
+        let request = http_post("/v1/completions", &completion(json!({})));
+        client.write_all(request.as_bytes()).await.unwrap();
+        wait_for("the engine to have the request", || {
+            engine.requests().len() > number
+        })
+        .await;
+        client
+    }
+
     async fn shutdown(self) -> Shutdown {
         self.stop.cancel();
         tokio::time::timeout(Duration::from_secs(30), self.task)
@@ -300,13 +313,13 @@ async fn broken_and_oversized_requests_do_no_harm() {
 
 #[tokio::test]
 async fn more_connections_than_allowed_wait_for_their_turn() {
+    let engine = FakeEngine::new(Script::Hang);
     let config = EdgeConfig {
         max_connections: 2,
         ..EdgeConfig::default()
     };
-    let server = serve(&FakeEngine::new(Script::Hang), config).await;
-    let first = server.connect().await;
-    let second = server.connect().await;
+    let server = serve(&engine, config).await;
+    let (first, second) = (server.running(&engine).await, server.running(&engine).await);
     let mut third = server.connect().await;
     third.write_all(HEALTH.as_bytes()).await.unwrap();
     drop((first, second));
@@ -315,6 +328,65 @@ async fn more_connections_than_allowed_wait_for_their_turn() {
             .await
             .starts_with("HTTP/1.1 200")
     );
+}
+
+#[tokio::test]
+async fn connections_that_ask_nothing_keep_nobody_out() {
+    let engine = FakeEngine::new(Script::Hang);
+    let config = EdgeConfig {
+        max_connections: 3,
+        ..EdgeConfig::default()
+    };
+    let server = serve(&engine, config).await;
+    let _running = server.running(&engine).await;
+    let (mut silent, mut answered) = (server.connect().await, server.connect().await);
+    answered.write_all(HEALTH.as_bytes()).await.unwrap();
+    read_until(&mut answered, "\r\n\r\n").await;
+    let mut newcomers = Vec::new();
+    for _ in 0..2 {
+        let mut newcomer = server.connect().await;
+        newcomer.write_all(HEALTH.as_bytes()).await.unwrap();
+        assert!(
+            read_until(&mut newcomer, "\r\n\r\n")
+                .await
+                .starts_with("HTTP/1.1 200")
+        );
+        newcomers.push(newcomer);
+    }
+    assert_eq!(read_to_end(&mut silent).await, "");
+    read_to_end(&mut answered).await;
+    let is_dropped = |event: &Event| matches!(event, Event::Dropped(_));
+    assert!(
+        !engine.events().iter().any(is_dropped),
+        "who waits for an answer stays"
+    );
+}
+
+#[tokio::test]
+async fn bodies_that_two_servers_may_cut_differently_end_their_connection() {
+    let server = serve(&FakeEngine::new(Script::Say("a", 1)), EdgeConfig::default()).await;
+    let body = completion(json!({"max_tokens": 1})).to_string();
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let lengths = ["", "content-length: 5\r\n"];
+    for (coding, length, status) in [
+        ("chunked", lengths[0], "200"),
+        ("chunked", lengths[1], "200"),
+        ("gzip, chunked", lengths[0], "400"),
+    ] {
+        let mut client = server.connect().await;
+        let request = format!(
+            "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{length}transfer-encoding: {coding}\r\n\r\n\
+             {chunked}{HEALTH}"
+        );
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answers = read_to_end(&mut client).await;
+        assert!(answers.starts_with(&format!("HTTP/1.1 {status}")), "{answers}");
+        assert_eq!(
+            answers.matches("HTTP/1.1 ").count(),
+            1,
+            "what was hidden behind it is not read: {answers}"
+        );
+    }
 }
 
 #[tokio::test]
