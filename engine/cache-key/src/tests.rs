@@ -106,7 +106,7 @@ fn a_key_is_plain_sha_256_of_the_documented_bytes_whatever_their_number() {
 #[test]
 fn an_adapter_named_like_a_salt_shares_nothing_with_it() {
     let adapter = AdapterIdentity {
-        digest: b"X",
+        digest: b"tenant-A",
         generation: 0,
     };
     let by_adapter = CacheIdentity {
@@ -114,11 +114,11 @@ fn an_adapter_named_like_a_salt_shares_nothing_with_it() {
         ..CacheIdentity::default()
     };
     let by_tenant = CacheIdentity {
-        tenant_salt: b"X",
+        tenant_salt: b"tenant-A",
         ..CacheIdentity::default()
     };
     let by_client = CacheIdentity {
-        client_salt: b"X",
+        client_salt: b"tenant-A",
         ..CacheIdentity::default()
     };
     let roots = [

@@ -50,7 +50,8 @@ pub(super) async fn the_load_report_counts(kind: Kind) {
 pub(super) async fn what_a_client_aborts_is_no_outcome(kind: Kind) {
     let fixture = Fixture::new(kind).await;
     fixture.control.hold();
-    let dropped = fixture.start(request("dropped", &prompt(4, 0), 50)).await;
+    // So long that the news of the client's leaving comes before its end.
+    let dropped = fixture.start(request("dropped", &prompt(4, 0), 90_000)).await;
     fixture.control.wait_entered(1);
     drop(dropped);
     fixture.control.open();
