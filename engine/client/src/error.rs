@@ -24,9 +24,11 @@ pub fn invalid(param: &str, message: impl Into<String>) -> Error {
 pub fn is_retryable(error: &Error) -> bool {
     match error.code() {
         ErrorCode::QueueFull | ErrorCode::Draining | ErrorCode::Unavailable => true,
-        ErrorCode::Unspecified | ErrorCode::InvalidRequest | ErrorCode::SlowClient | ErrorCode::Internal => {
-            false
-        }
+        ErrorCode::Unspecified
+        | ErrorCode::InvalidRequest
+        | ErrorCode::SlowClient
+        | ErrorCode::Internal
+        | ErrorCode::Deadline => false,
     }
 }
 
@@ -57,6 +59,7 @@ mod tests {
             ErrorCode::InvalidRequest,
             ErrorCode::Internal,
             ErrorCode::SlowClient,
+            ErrorCode::Deadline,
             ErrorCode::Unspecified,
         ] {
             assert!(!is_retryable(&refusal(code, "x")), "{code:?}");

@@ -132,6 +132,8 @@ section! {
         "enable-debug-dump" => enable_debug_dump: bool = false, "",
             "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts, to admin keys; without \
              any keys to everybody on this machine";
+        "request-timeout" => request_timeout: Option<Seconds> = None, "SECONDS",
+            "Longest time from reading a request to the end of its answer, waiting included; then it ends with 504 [default: no limit]";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",
             "Comment line after this much silence in a stream, at least 1; 0 is never";
     }
@@ -225,6 +227,15 @@ impl HttpConfig {
     /// # Errors
     /// The value that can't work, with its limit.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        if self
+            .request_timeout
+            .value
+            .is_some_and(|timeout| timeout.0.is_zero())
+        {
+            return Err(ConfigError::Conflict(
+                "request-timeout is 0, in which nothing can be answered: give a time, or leave it out for no limit".to_owned(),
+            ));
+        }
         let keep_alive = self.sse_keep_alive_interval.value.0;
         if keep_alive.is_zero() || keep_alive >= MIN_SSE_KEEP_ALIVE {
             return Ok(());

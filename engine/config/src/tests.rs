@@ -212,6 +212,19 @@ fn keep_alives_that_would_outnumber_tokens_are_refused_with_the_limit() {
 }
 
 #[test]
+fn a_request_needs_some_time() {
+    let timeout = |seconds| {
+        let http = HttpConfig::resolve(&flags(&[("request-timeout", seconds)])).unwrap();
+        http.validate().map(|()| http.request_timeout.value)
+    };
+    assert!(timeout("0").unwrap_err().to_string().contains("request-timeout"));
+    assert_eq!(
+        timeout("1.5").unwrap(),
+        Some(Seconds(Duration::from_millis(1500)))
+    );
+}
+
+#[test]
 fn vllm_api_key_is_an_alias_that_ours_beats() {
     let both = env(&[("VLLM_API_KEY", "theirs"), ("KVASIR_API_KEY", "ours")]);
     assert_eq!(

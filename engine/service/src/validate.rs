@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kvasir_cache_key::CacheRoot;
 use kvasir_client::invalid;
 use kvasir_client::types::{self, Error, GenerateRequest, ModelInfo};
-use kvasir_engine_core::{StopConditions, TokenId};
+use kvasir_engine_core::{Micros, StopConditions, TokenId};
 use kvasir_sampling::SamplingParams;
 
 /// Longest request id on the wire, in bytes.
@@ -46,6 +46,8 @@ pub(crate) struct ValidRequest {
     pub(crate) cache_root: CacheRoot,
     /// Whether the timeline of each sequence lists its entries.
     pub(crate) timeline: bool,
+    /// From when the scheduler takes it until it is too late.
+    pub(crate) timeout: Option<Micros>,
 }
 
 /// Gives the request's id and the rest of it, checked.
@@ -69,6 +71,7 @@ pub(crate) fn validate(
         timeline,
         tenant_salt,
         traceparent,
+        timeout_ms,
     } = request;
     between("request_id", "bytes", request_id.len(), 1, MAX_REQUEST_ID_BYTES)?;
     between("cache_salt", "bytes", cache_salt.len(), 0, MAX_CACHE_SALT_BYTES)?;
@@ -107,6 +110,7 @@ pub(crate) fn validate(
             prompt_logprobs,
             cache_root,
             timeline,
+            timeout: (timeout_ms > 0).then(|| Micros(timeout_ms.saturating_mul(1000))),
         },
     ))
 }

@@ -193,6 +193,7 @@ fn edge_config(settings: &Settings, keys: &Keys) -> EdgeConfig {
         seed: settings.model.seed.value,
         enable_debug_dump: http.enable_debug_dump.value,
         trust_request_chat_template: settings.model.trust_request_chat_template.value,
+        request_timeout: http.request_timeout.value.map(|timeout| timeout.0),
         shutdown_timeout: settings.process.shutdown_timeout.value.0,
         resolved_config: settings.report().to_json(),
         ..EdgeConfig::default()

@@ -93,6 +93,8 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         prompt_logprobs: sampling.prompt_logprobs,
         timeline: request.timeline,
         traceparent: request.traceparent,
+        // Ours runs too, for an engine that has lost its.
+        timeout_ms: request.timeout.map_or(0, whole_millis),
         // A gateway adds them.
         ..GenerateRequest::default()
     };
@@ -105,6 +107,11 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         arrival: request.arrival,
         timeout: request.timeout,
     })
+}
+
+/// At least 1, because 0 is no limit.
+fn whole_millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
 /// Turns a prompt into token ids, beside the async threads if it is long.

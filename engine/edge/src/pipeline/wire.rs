@@ -102,6 +102,7 @@ pub fn engine_error(error: &types::Error) -> ApiError {
         ErrorCode::InvalidRequest => ErrorKind::Value,
         ErrorCode::QueueFull => ErrorKind::Overloaded,
         ErrorCode::Draining | ErrorCode::Unavailable | ErrorCode::SlowClient => ErrorKind::Unavailable,
+        ErrorCode::Deadline => ErrorKind::Timeout,
         ErrorCode::Internal | ErrorCode::Unspecified => ErrorKind::Internal,
     };
     let api_error = ApiError::new(kind, error.message.clone());

@@ -479,6 +479,8 @@ async fn requests_that_run_too_long_time_out() {
         .await
         .error(504, "TimeoutError", None);
     engine.idle().await;
+    // The engine knows too, so that it computes for nobody who has given up.
+    assert_eq!(engine.requests()[0].timeout_ms, 20);
 }
 
 #[tokio::test]

@@ -213,7 +213,7 @@ const FIRST_TOKEN: &str = "first token";
 /// What an error says of the engine; nothing if the request was at fault.
 fn failure_of(error: &Error) -> Option<EngineFailure> {
     match error.code() {
-        ErrorCode::InvalidRequest | ErrorCode::SlowClient => None,
+        ErrorCode::InvalidRequest | ErrorCode::SlowClient | ErrorCode::Deadline => None,
         ErrorCode::QueueFull => Some(EngineFailure::Overloaded),
         ErrorCode::Draining => Some(EngineFailure::ShuttingDown),
         ErrorCode::Internal | ErrorCode::Unspecified => Some(EngineFailure::Internal),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvasir_backend::NewSequence;
 use kvasir_client::types::{Error, ErrorCode};
 use kvasir_client::{invalid, refusal};
-use kvasir_engine_core::{Reject, Request, SeqId};
+use kvasir_engine_core::{Micros, Reject, Request, RequestOptions, SeqId};
 
 use super::Worker;
 use crate::mailbox::Command;
@@ -53,11 +53,19 @@ impl Worker {
             return;
         }
         let now = self.now();
+        let request = &submission.request;
+        let deadline = request
+            .timeout
+            .map(|timeout| Micros(now.0.saturating_add(timeout.0)));
+        let options = RequestOptions {
+            deadline,
+            ..RequestOptions::default()
+        };
         let submitted = self
             .shared
             .host
             .scheduler()
-            .submit_group(now, sequences(&submission.request));
+            .submit_group_with(now, sequences(request), options);
         match submitted {
             Ok(seqs) => {
                 self.admit(&submission.request, &seqs);

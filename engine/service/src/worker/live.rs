@@ -30,7 +30,7 @@ pub(crate) struct LiveRequests {
 /// How sequences ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcomes {
-    /// All but those that their client ended.
+    /// All but those that their client ended, by leaving, reading nothing or setting a deadline.
     pub(crate) finished: u64,
     /// Those of them that the engine failed.
     pub(crate) failed: u64,
@@ -39,7 +39,8 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     fn count(&mut self, finish: &Finish) {
         let code = finish.error.as_ref().map(Error::code);
-        let by_client = finish.reason() == Ending::Abort || code == Some(ErrorCode::SlowClient);
+        let by_client = finish.reason() == Ending::Abort
+            || matches!(code, Some(ErrorCode::SlowClient | ErrorCode::Deadline));
         self.finished += u64::from(!by_client);
         self.failed += u64::from(!by_client && code.is_some());
     }

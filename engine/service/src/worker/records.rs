@@ -169,7 +169,14 @@ impl SeqRecord {
                 ..ended(FinishReason::Stop)
             },
             (None, core::FinishReason::Length) => ended(FinishReason::Length),
-            (None, core::FinishReason::Abort | core::FinishReason::Deadline) => ended(FinishReason::Abort),
+            (None, core::FinishReason::Abort) => ended(FinishReason::Abort),
+            (None, core::FinishReason::Deadline) => Finish {
+                error: Some(kvasir_client::refusal(
+                    kvasir_client::types::ErrorCode::Deadline,
+                    "the request ran longer than this server allows",
+                )),
+                ..ended(FinishReason::Error)
+            },
             (None, core::FinishReason::Error) => Finish {
                 error: Some(kvasir_client::refusal(
                     kvasir_client::types::ErrorCode::Internal,

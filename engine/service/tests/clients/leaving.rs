@@ -199,3 +199,33 @@ pub(super) async fn a_slow_reader_loses_only_its_own_request(kind: Kind) {
         );
     }
 }
+
+/// Waiting or running: the sequences end, and nobody else's.
+pub(super) async fn a_request_ends_when_its_time_is_over(kind: Kind) {
+    let mut options = Options::default();
+    options.scheduler.max_num_active_seqs = 1;
+    let fixture = Fixture::with(kind, options).await;
+    fixture.control.hold();
+    let in_time = |id, timeout_ms, max_tokens| GenerateRequest {
+        timeout_ms,
+        ..request(id, &prompt(4, 0), max_tokens)
+    };
+    let running = fixture.start(in_time("running", 200, 90_000)).await;
+    fixture.control.wait_entered(1);
+    let waiting = fixture
+        .step_until(fixture.start(in_time("waiting", 1, 90_000)))
+        .await;
+    let patient = fixture
+        .step_until(fixture.start(in_time("patient", u64::MAX, 5)))
+        .await;
+    for late in [waiting, running] {
+        let error = error_of(&fixture.step_until(collect(late)).await, 0);
+        assert_eq!(error.code(), ErrorCode::Deadline);
+    }
+    fixture.control.open();
+    assert_eq!(
+        tokens_of(&collect(patient).await, 0),
+        expected(&prompt(4, 0), 7, 5)
+    );
+    fixture.assert_idle().await;
+}
