@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use kvasir_config::ConfigError;
+use kvasir_config::{ConfigError, StartFault};
 use kvasir_files::FileError;
 
 /// Why a command failed; [`Failure::exit_code`] is the table.
@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     #[error("{text}")]
     Model {
         /// What it is about.
-        fault: ModelFault,
+        fault: StartFault,
         /// Why, with all causes.
         text: String,
     },
@@ -63,12 +63,12 @@ impl Failure {
         Self::Failed(chain(error))
     }
 
-    /// The exit code: 64 bad configuration, 1 failed, those of [`ModelFault`], 3 another result than recorded or some rows without an answer, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
+    /// The exit code: 64 bad configuration, 1 failed, those of [`StartFault`], 3 another result than recorded or some rows without an answer, 70 crashed scheduler, 75 forced shutdown. The numbers above 1 are those
     /// of `sysexits.h` (EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Configuration(_) | Self::Usage(_) => EXIT_CONFIGURATION,
-            Self::Model { fault, .. } => *fault as u8,
+            Self::Configuration(_) | Self::Usage(_) => StartFault::Configuration.exit_code(),
+            Self::Model { fault, .. } => fault.exit_code(),
             Self::Failed(_) => 1,
             Self::Differs(_) | Self::SomeRows(_) => EXIT_HELD_BACK,
             Self::SchedulerCrashed(_) => 70,
@@ -76,30 +76,6 @@ impl Failure {
         }
     }
 }
-
-/// Why an engine can't serve its model, by exit code. Whoever restarts engines decides by it what to tell and whether another try helps;
-/// the last line on standard error has the details. Numbers and meanings are those of `sysexits.h`, as near as they come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum ModelFault {
-    /// The files can't be loaded (EX_DATAERR).
-    BadFiles = 65,
-    /// There is no such model or file (EX_NOINPUT).
-    NotFound = 66,
-    /// The source can't be reached or doesn't send the whole file (EX_UNAVAILABLE).
-    Unreachable = 69,
-    /// The first step failed, before anybody was served (EX_OSERR).
-    SelfTest = 71,
-    /// The files don't fit the disk (EX_CANTCREAT).
-    NoSpace = 73,
-    /// What was sent isn't what its digest or size promise (EX_PROTOCOL).
-    Digest = 76,
-    /// The source wants another credential (EX_NOPERM).
-    Unauthorized = 77,
-}
-
-/// The exit code of configurations that can't be used.
-pub(crate) const EXIT_CONFIGURATION: u8 = 64;
 
 /// The exit code of a diagnosis or comparison that found something: the command itself did its work.
 pub(crate) const EXIT_HELD_BACK: u8 = 3;

@@ -231,6 +231,17 @@ fn unknown_key_in_the_file_is_refused_with_what_was_meant() {
 }
 
 #[test]
+fn values_of_a_file_do_not_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kvasir.yaml");
+    fs::write(&file, "host: \"a\\u001b[31mred\\u0007\"\n").unwrap();
+    let ran = run(&mut kvasir(&["serve", "--config", &file.display().to_string()]));
+    assert_eq!(ran.code, Some(64), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a\\u{1b}[31mred\\u{7}"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains('\u{1b}'), "{:?}", ran.stderr);
+}
+
+#[test]
 fn keys_are_in_no_message() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kvasir.yaml");
@@ -292,7 +303,7 @@ fn port_in_use_fails_before_the_model_is_loaded() {
 fn a_folder_for_dumps_that_cant_be_fails_before_the_model_is_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
-    std::fs::write(&file, "").unwrap();
+    fs::write(&file, "").unwrap();
     let dumps = file.join("dumps").display().to_string();
     for (command, more) in [("serve", &["--port", "0"][..]), ("engine", &[])] {
         let ran = run(kvasir(&[command, NO_MODEL, "--dump-dir", &dumps]).args(more));

@@ -26,8 +26,9 @@ use clap::builder::styling::{AnsiColor, Effects};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flags::{Engine, Flags, Serve};
+use kvasir_config::{StartFault, printable};
 
-use crate::exit::{EXIT_CONFIGURATION, Failure};
+use crate::exit::Failure;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().effects(Effects::BOLD))
@@ -152,10 +153,12 @@ fn usage_error(error: &clap::Error) -> ExitCode {
     if let Some(hint) = foreign::hint(error) {
         say(&format!("\n  tip: {hint}"));
     }
-    ExitCode::from(EXIT_CONFIGURATION)
+    ExitCode::from(StartFault::Configuration.exit_code())
 }
 
+/// Values of files and answers of servers are quoted in messages: they don't get to steer the terminal.
 fn report(failure: &Failure) {
+    let failure = printable(&failure.to_string());
     let stderr = std::io::stderr();
     if stderr.is_terminal() && crate::logging::has_colours(&stderr) {
         say(&format!("\u{1b}[1;31merror:\u{1b}[0m {failure}"));

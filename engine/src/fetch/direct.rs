@@ -6,16 +6,14 @@
 
 use std::path::PathBuf;
 
+use kvasir_config::model_url::{self, DIGEST_MARK};
 use kvasir_weights::Digest;
 use ureq::http::Uri;
 
 use super::hub::{Client, Remote, Trouble};
-use super::source::{InvalidName, has_extension, is_pickle};
+use super::source::{InvalidName, is_pickle};
 use super::transfer::{self, Job};
 use super::{FetchError, FetchOptions, LocalModel, Progress};
-
-/// What comes between the address and the digest.
-const MARK: &str = "#sha256=";
 
 /// A file at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +38,10 @@ pub(super) fn is_url(model: &str) -> bool {
 /// Understands an address with its digest.
 pub(super) fn parse(model: &str) -> Result<DirectModel, InvalidName> {
     let (url, digest) = model.split_once('#').map_or((model, None), |(url, _)| {
-        (url, model[url.len()..].strip_prefix(MARK))
+        (url, model[url.len()..].strip_prefix(DIGEST_MARK))
     });
     let uri: Uri = url.parse().map_err(|_| InvalidName::Url)?;
-    let file = uri.path().rsplit('/').next().unwrap_or_default();
+    let file = model_url::file_name(url);
     if uri.host().is_none_or(str::is_empty) {
         return Err(InvalidName::Url);
     }
@@ -52,10 +50,7 @@ pub(super) fn parse(model: &str) -> Result<DirectModel, InvalidName> {
             file: file.to_owned(),
         });
     }
-    let name = file
-        .get(..file.len().saturating_sub(".gguf".len()))
-        .filter(|name| !name.is_empty() && has_extension(file, "gguf"));
-    let name = name.ok_or(InvalidName::NotOneFile)?;
+    let name = model_url::gguf_stem(file).ok_or(InvalidName::NotOneFile)?;
     let sha256 = digest.and_then(Digest::from_hex).ok_or(InvalidName::NoDigest)?;
     Ok(DirectModel {
         url: url.to_owned(),

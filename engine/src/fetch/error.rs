@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use kvasir_config::StartFault;
 use kvasir_weights::Digest;
 
 use super::hub::SelectError;
 use super::source::InvalidName;
-use crate::exit::ModelFault;
 
 /// A model can't be found or fetched.
 #[derive(Debug, thiserror::Error)]
@@ -267,21 +267,21 @@ pub enum FetchError {
 
 impl FetchError {
     /// What the failure is about, where the process that fails can say so by its exit code.
-    pub(crate) fn fault(&self) -> Option<ModelFault> {
+    pub(crate) fn fault(&self) -> Option<StartFault> {
         Some(match self {
             Self::Unauthorized { .. }
             | Self::Gated { .. }
             | Self::Forbidden { .. }
-            | Self::UrlRefused { .. } => ModelFault::Unauthorized,
+            | Self::UrlRefused { .. } => StartFault::Unauthorized,
             Self::NoSuchFile { .. }
             | Self::NoSuchRepo { .. }
             | Self::NoSuchRevision { .. }
             | Self::NoSuchRemoteFile { .. }
             | Self::NoSuchUrl { .. }
             | Self::Select { .. }
-            | Self::NotCached { .. } => ModelFault::NotFound,
-            Self::Corrupted { .. } | Self::WrongSize { .. } => ModelFault::Digest,
-            Self::NoSpace { .. } => ModelFault::NoSpace,
+            | Self::NotCached { .. } => StartFault::NotFound,
+            Self::Corrupted { .. } | Self::WrongSize { .. } => StartFault::Digest,
+            Self::NoSpace { .. } => StartFault::NoSpace,
             Self::Unreachable { .. }
             | Self::Offline { .. }
             | Self::RangeRefused { .. }
@@ -291,7 +291,7 @@ impl FetchError {
             | Self::UrlStatus { .. }
             | Self::BadAnswer { .. }
             | Self::Package { .. }
-            | Self::NoSource { .. } => ModelFault::Unreachable,
+            | Self::NoSource { .. } => StartFault::Unreachable,
             Self::InvalidName { .. }
             | Self::NoCacheDirectory
             | Self::InvalidEndpoint { .. }

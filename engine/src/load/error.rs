@@ -1,7 +1,7 @@
 //! Why a model can't be served.
 
 use kvasir_backend_cpu::CpuBackendError;
-use kvasir_config::ConfigError;
+use kvasir_config::{ConfigError, StartFault};
 use kvasir_edge::EdgeError;
 use kvasir_files::FileError;
 use kvasir_model::ModelError;
@@ -9,7 +9,7 @@ use kvasir_service::ServiceError;
 use kvasir_text::TextError;
 use kvasir_weights::WeightsError;
 
-use crate::exit::{Failure, ModelFault, chain};
+use crate::exit::{Failure, chain};
 use crate::fetch::FetchError;
 
 /// A model that can't be served.
@@ -72,11 +72,11 @@ impl LoadError {
     pub(crate) fn of_engine(self) -> Failure {
         let fault = match &self {
             Self::Fetch(error) => error.fault(),
-            Self::Weights(_) | Self::Model(_) | Self::Text(_) => Some(ModelFault::BadFiles),
+            Self::Weights(_) | Self::Model(_) | Self::Text(_) => Some(StartFault::BadFiles),
             Self::Service(error)
                 if matches!(**error, ServiceError::Warmup(_) | ServiceError::StartPanicked) =>
             {
-                Some(ModelFault::SelfTest)
+                Some(StartFault::SelfTest)
             }
             _ => None,
         };

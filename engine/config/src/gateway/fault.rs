@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::is_unprintable;
+
 /// Faults that are printed; who has more of them should mend these first.
 const MAX_PRINTED: usize = 20;
 
@@ -48,7 +50,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", shown(&text.replace('"', "\\\""), MAX_QUOTED_CHARS))
 }
 
-/// Control characters would move a terminal's cursor, or colour what isn't ours.
+/// Its beginning, with everything that one doesn't see written out.
 fn shown(text: &str, max_chars: usize) -> String {
     let mut shown = String::new();
     for (place, c) in text.chars().enumerate() {
@@ -56,18 +58,13 @@ fn shown(text: &str, max_chars: usize) -> String {
             shown.push_str("...");
             break;
         }
-        if c.is_control() || is_invisible(c) {
+        if is_unprintable(c) {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
         }
     }
     shown
-}
-
-/// Characters that change the direction or take no place, so that a text looks like another one.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// What the parser expected follows its last "expected"; what stands before it may be a text of the file, which is left as it is.

@@ -1,5 +1,6 @@
 //! The engine's configuration file. Its keys are the options of `kvasir engine`; a test reads it with the engine's own parser.
 
+use kvasir_config::model_url::DIGEST_MARK;
 use kvasir_operator_api::{Dtype, LogLevel, ModelSource, PvcSource};
 use serde_json::{Map, Value, json};
 
@@ -100,7 +101,10 @@ pub fn model(spec: &RevisionSpec) -> String {
         }
         // Without a digest, which `validate` refuses, the engine says what is missing.
         ModelSource { http: Some(http), .. } => {
-            let digest = spec.sha256.as_ref().map(|sha256| format!("#sha256={sha256}"));
+            let digest = spec
+                .sha256
+                .as_ref()
+                .map(|sha256| format!("{DIGEST_MARK}{sha256}"));
             format!("{}{}", http.url, digest.unwrap_or_default())
         }
         _ => MODEL_PATH.to_owned(),

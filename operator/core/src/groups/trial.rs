@@ -2,12 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kvasir_config::StartFault;
 use kvasir_operator_api::{CanarySpec, GroupState, Reason, RolloutStatus};
 
 use super::Decisions;
 use super::recovery;
 use super::view::Group;
-use crate::fault::Fault;
 use crate::observed::Observed;
 use crate::outcomes::Outcomes;
 use crate::validate::Validated;
@@ -106,7 +106,7 @@ fn refusal(current: Option<&str>, new: &[&Group]) -> Option<String> {
     let doomed = new.iter().filter(|g| g.is_unproven());
     let fault = doomed.filter_map(|g| {
         let failure = g.memory.last_failure.as_ref()?;
-        let fault = Fault::of_exit_code(failure.exit_code?)?;
+        let fault = StartFault::of_exit_code(failure.exit_code?)?;
         fault
             .is_permanent()
             .then(|| recovery::describe(g.memory.id, failure))

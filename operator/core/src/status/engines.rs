@@ -1,9 +1,10 @@
 //! What is said about the model and the engines, the nearest to its cause first.
 
+use kvasir_config::StartFault;
 use kvasir_operator_api::{GroupState, GroupStatus, RankFailure, Reason};
 
 use super::conditions::Verdict;
-use crate::fault::Fault;
+use crate::fault;
 use crate::groups::recovery;
 use crate::observed::{Observed, PodView};
 use crate::plan::Plan;
@@ -26,8 +27,8 @@ pub(super) fn model(plan: &Plan, observed: &Observed) -> Verdict {
 
 /// What an engine's end says about its model: by its exit code, or by its last line where the code says nothing.
 fn model_reason(failure: &RankFailure) -> Option<Reason> {
-    if let Some(fault) = failure.exit_code.and_then(Fault::of_exit_code) {
-        return fault.model_reason();
+    if let Some(fault) = failure.exit_code.and_then(StartFault::of_exit_code) {
+        return fault::model_reason(fault);
     }
     let line = failure.message.as_deref()?.to_lowercase();
     let rules: [(&[&str], Reason); 5] = [

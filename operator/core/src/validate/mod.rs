@@ -9,6 +9,7 @@ mod overrides;
 mod resources;
 mod unsupported;
 
+use kvasir_config::model_url;
 use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{AuthMode, InferenceService, InferenceServiceSpec, Reason, TlsMode, labels};
 
@@ -213,9 +214,7 @@ fn http_source(url: &str, sha256: Option<&str>, errors: &mut Vec<FieldError>) {
             "an http source needs the SHA-256 of its file: without it nobody could tell what was fetched",
         ));
     }
-    let path = url.split(['?', '#']).next().unwrap_or_default();
-    let file = path.rsplit('/').next().unwrap_or_default().to_ascii_lowercase();
-    if file.strip_suffix(".gguf").is_none_or(str::is_empty) {
+    if model_url::gguf_stem(model_url::file_name(url)).is_none() {
         errors.push(FieldError::new(
             "spec.model.source.http.url",
             Reason::UnsupportedSource,
