@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use kvasir_backend::{ExecError, Executor};
 use kvasir_cache_key::{CacheIdentity, CacheRoot};
-use kvasir_client::types::ModelInfo;
+use kvasir_client::types::{self, ModelInfo};
 use kvasir_client::{TextAssetFiles, assets};
-use kvasir_engine_core::{ConfigError, Policies, SchedulerConfig};
+use kvasir_engine_core::{ConfigError, KvGroup, Policies, SchedulerConfig};
 
 use crate::dump::DumpError;
 use crate::watchdog::StallLimits;
@@ -22,7 +22,7 @@ pub struct EngineSetup {
     /// The scheduler's rules beside its limits. Steps in flight and shared prompts of groups need an executor that supports them.
     pub policies: Policies,
     /// What is served. Limits and digests that follow from the other fields are filled in: `max_model_len`, `block_size`, `num_blocks`,
-    /// `max_num_seqs`, `max_logprobs`, `text_assets_digest` (checked, if it is given), `kv_dtype`, `weights_version` and `engine_version`.
+    /// `max_num_seqs`, `max_logprobs`, `text_assets_digest` (checked, if it is given), `kv_dtype`, `weights_version`, `kv_groups` and `engine_version`.
     pub model: ModelInfo,
     /// The files that edges need for text.
     pub assets: TextAssetFiles,
@@ -236,7 +236,17 @@ pub(crate) fn resolve_model(setup: &EngineSetup) -> Result<ModelInfo, ServiceErr
         text_assets_digest: found,
         kv_dtype: setup.cache.kv_dtype.clone(),
         weights_version: setup.cache.weights_version,
+        kv_groups: scheduler.groups.iter().copied().map(kv_group).collect(),
         engine_version: env!("CARGO_PKG_VERSION").to_owned(),
         ..model.clone()
     })
+}
+
+fn kv_group(group: KvGroup) -> types::KvGroup {
+    types::KvGroup {
+        window_positions: match group {
+            KvGroup::Full => None,
+            KvGroup::Window { positions } => Some(positions),
+        },
+    }
 }

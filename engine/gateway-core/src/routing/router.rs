@@ -7,6 +7,7 @@ use super::choose::{Candidate, Question, RoutingPolicy, choose};
 use super::circuit::CircuitConfig;
 use super::engine::{Capacity, Engine, LoadReport};
 use super::index::{Overlaps, PrefixIndex};
+use super::layout::CacheLayout;
 use super::request::{Choice, EngineView, JoinError, NoEngine, RouteRequest};
 use super::ticket::{Outcome, Ticket};
 use crate::time::Micros;
@@ -30,6 +31,8 @@ pub struct Router {
     /// The newest epoch of each place.
     pub(super) places: BTreeMap<(std::sync::Arc<str>, u32), u32>,
     pub(super) revisions: Vec<Revision>,
+    /// Of each revision, by its number.
+    layouts: Vec<CacheLayout>,
     pub(super) index: PrefixIndex,
     last: Option<u32>,
     overlaps: Overlaps,
@@ -60,6 +63,7 @@ impl Router {
             engines: Vec::new(),
             places: BTreeMap::new(),
             revisions: Vec::new(),
+            layouts: Vec::new(),
             index: PrefixIndex::new(config.max_index_pairs),
             last: None,
             overlaps: Overlaps::default(),
@@ -121,6 +125,12 @@ impl Router {
         Ok(id)
     }
 
+    /// What the engines of a revision keep of a prompt, before the first of them joins; one group with full attention if nobody says.
+    pub fn set_layout(&mut self, revision: &Revision, layout: CacheLayout) {
+        let number = self.number_of(revision);
+        self.layouts[number as usize] = layout;
+    }
+
     /// An engine is gone. Tickets of it may still be given back.
     pub fn leave(&mut self, id: EngineId) {
         let Some(engine) = self.engine_mut(id) else {
@@ -167,7 +177,10 @@ impl Router {
         );
         let mut overlaps = std::mem::take(&mut self.overlaps);
         let hashes = if wants_overlap { request.hashes } else { &[] };
-        self.index.overlaps(hashes, &mut overlaps);
+        let number = self.revisions.iter().position(|known| known == request.revision);
+        if let Some(layout) = number.and_then(|number| self.layouts.get(number)) {
+            self.index.overlaps_in(layout, hashes, &mut overlaps);
+        }
         let chosen = self.best(request, &overlaps, now);
         self.overlaps = overlaps;
         let (id, overlap) = chosen?;
@@ -291,8 +304,10 @@ impl Router {
             .unwrap_or(self.revisions.len());
         if number == self.revisions.len() {
             self.revisions.push(revision.clone());
+            self.layouts.push(CacheLayout::default());
         } else {
             self.revisions[number] = revision.clone();
+            self.layouts[number] = CacheLayout::default();
         }
         number as u32
     }

@@ -9,6 +9,7 @@ mod circuits;
 mod events;
 mod index;
 mod laws;
+mod layout;
 mod simulation;
 
 const CAPACITY: Capacity = Capacity {

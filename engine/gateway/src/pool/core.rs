@@ -136,6 +136,8 @@ impl Core {
             num_blocks: model.num_blocks,
             block_size: model.info.block_size,
         };
+        self.router
+            .set_layout(&model.revision, model.identity.layout().clone());
         let id = self.router.join(address, &model.revision, capacity, now)?;
         let joined = Joined {
             client,

@@ -1,12 +1,10 @@
 //! From what an engine's cache news says to what a router is told. No I/O.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use kvasir_client::KvCacheChange;
-use kvasir_gateway_core::routing::{EngineAddress, Followed, KvBatch, Router};
-
-/// The group whose contents count: blocks of full attention, which a hit needs in any case.
-const GROUP: u32 = 0;
+use kvasir_gateway_core::routing::{EngineAddress, Followed, KvBatch, Router, filed};
 
 /// Passes the changes of one engine on. [`KvCacheFollower`](kvasir_client::KvCacheFollower) has put them in order and left no gap, so numbers
 /// are made here.
@@ -25,20 +23,26 @@ impl Feed {
                 self.removed = Some(BTreeSet::new());
                 self.tell(router.begin_snapshot(address, self.seq), address);
             }
-            KvCacheChange::Stored { group, hashes } if *group == GROUP => match &mut self.removed {
-                Some(removed) => {
-                    for hash in hashes {
-                        removed.remove(hash);
+            KvCacheChange::Stored { group, hashes } => {
+                let hashes = all_filed(*group, hashes);
+                match &mut self.removed {
+                    Some(removed) => {
+                        for hash in &*hashes {
+                            removed.remove(hash);
+                        }
+                        let followed = router.extend_snapshot(address, &hashes);
+                        self.tell(followed, address);
                     }
-                    let followed = router.extend_snapshot(address, hashes);
-                    self.tell(followed, address);
+                    None => self.batch(router, address, (&hashes, &[])),
                 }
-                None => self.batch(router, address, (hashes, &[])),
-            },
-            KvCacheChange::Removed { group, hashes } if *group == GROUP => match &mut self.removed {
-                Some(removed) => removed.extend(hashes),
-                None => self.batch(router, address, (&[], hashes)),
-            },
+            }
+            KvCacheChange::Removed { group, hashes } => {
+                let hashes = all_filed(*group, hashes);
+                match &mut self.removed {
+                    Some(removed) => removed.extend(&*hashes),
+                    None => self.batch(router, address, (&[], &hashes)),
+                }
+            }
             KvCacheChange::Complete => {
                 let removed: Vec<u64> = self.removed.take().into_iter().flatten().collect();
                 self.tell(router.finish_snapshot(address), address);
@@ -46,8 +50,8 @@ impl Feed {
                     self.batch(router, address, (&[], &removed));
                 }
             }
-            // Another group's, or a loss after which more changes or a reset come.
-            KvCacheChange::Stored { .. } | KvCacheChange::Removed { .. } | KvCacheChange::Lost(_) => {}
+            // More changes or a reset come after it.
+            KvCacheChange::Lost(_) => {}
         }
     }
 
@@ -67,6 +71,14 @@ impl Feed {
         if followed != Followed::Applied {
             tracing::debug!(engine = %address, seq = self.seq, ?followed, "cache news wasn't taken in");
         }
+    }
+}
+
+/// The names under which a group's blocks are filed; the first group's are their hashes.
+fn all_filed(group: u32, hashes: &[u64]) -> Cow<'_, [u64]> {
+    match group {
+        0 => Cow::Borrowed(hashes),
+        _ => hashes.iter().map(|hash| filed(group, *hash)).collect(),
     }
 }
 
@@ -166,12 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn other_groups_are_left_out() {
+    fn groups_are_told_apart() {
         use KvCacheChange::{Complete, Reset};
         let other = KvCacheChange::Stored {
             group: 1,
             hashes: vec![2],
         };
-        assert_eq!(after(&[Reset, stored(&[1]), Complete, other]), [1]);
+        let gone = KvCacheChange::Removed {
+            group: 1,
+            hashes: vec![1],
+        };
+        assert_eq!(after(&[Reset, stored(&[1]), Complete, other, gone]), [1]);
+        assert_eq!(all_filed(1, &[2])[..], [filed(1, 2)]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvasir_cache_key::{BlockHash, CacheIdentity, block_hash};
 use kvasir_client::types::ModelInfo;
 use kvasir_edge::Pipeline;
-use kvasir_gateway_core::routing::Revision;
+use kvasir_gateway_core::routing::{CacheLayout, KvGroup, Revision};
 use kvasir_gateway_core::salt::{SaltError, TenantSalt};
 
 /// What all engines of a revision must agree on. Token ids, hashes and answers of others would mean something else.
@@ -18,6 +18,7 @@ pub(crate) struct Identity {
     block_size: u32,
     vocab_size: u32,
     max_model_len: u32,
+    layout: CacheLayout,
 }
 
 /// A revision that is known.
@@ -41,8 +42,22 @@ impl Identity {
             block_size: info.block_size,
             vocab_size: info.vocab_size,
             max_model_len: info.max_model_len,
+            layout: layout(info),
         }
     }
+
+    /// What engines keep of a prompt.
+    pub(super) fn layout(&self) -> &CacheLayout {
+        &self.layout
+    }
+}
+
+fn layout(info: &ModelInfo) -> CacheLayout {
+    let groups = info.kv_groups.iter().map(|group| match group.window_positions {
+        None => KvGroup::Full,
+        Some(positions) => KvGroup::Window { positions },
+    });
+    CacheLayout::new(info.block_size, &groups.collect::<Vec<_>>())
 }
 
 impl RevisionModel {

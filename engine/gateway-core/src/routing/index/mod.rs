@@ -25,6 +25,8 @@ use sets::{Sets, Value};
 
 pub use overlap::Overlaps;
 
+use super::layout::{CacheLayout, filed};
+
 /// With 10 million blocks a shard holds 10,000 of them: its growth copies 200 KiB, its sweep takes some ten microseconds.
 const NUM_SHARDS: usize = 1024;
 
@@ -160,6 +162,42 @@ impl PrefixIndex {
             num_blocks += 1;
         }
         held.iter().for_each(|holder| overlaps.set(holder, num_blocks));
+    }
+
+    /// Behind how many blocks of the prompt with these hashes each live holder lets it start, where holders file the blocks of several groups
+    /// (see [`CacheLayout`]).
+    pub fn overlaps_in(&self, layout: &CacheLayout, hashes: &[u64], overlaps: &mut Overlaps) {
+        let in_group = |group: u32| -> Vec<u64> { hashes.iter().map(|hash| filed(group, *hash)).collect() };
+        match layout.full() {
+            [0] => self.overlaps(hashes, overlaps),
+            [first, others @ ..] => {
+                self.overlaps(&in_group(*first), overlaps);
+                let mut of_other = Overlaps::default();
+                for group in others {
+                    self.overlaps(&in_group(*group), &mut of_other);
+                    overlaps.update(|holder, num_blocks| num_blocks.min(of_other.get(holder)));
+                }
+            }
+            [] => self.all(hashes.len() as u32, overlaps),
+        }
+        if layout.has_windows() {
+            overlaps.update(|holder, num_blocks| {
+                layout.behind_windows(num_blocks, |group, block| {
+                    let hash = hashes.get(block as usize);
+                    hash.is_some_and(|hash| self.holds(holder, filed(group, *hash)))
+                })
+            });
+        }
+    }
+
+    /// So many blocks for every live holder.
+    fn all(&self, num_blocks: u32, overlaps: &mut Overlaps) {
+        overlaps.clear();
+        for (number, state) in self.holders.iter().enumerate() {
+            if let (HolderState::Live { .. }, true) = (state, num_blocks > 0) {
+                overlaps.set(number as u16, num_blocks);
+            }
+        }
     }
 
     /// Removes what is left of retired holders from the next `num_shards` shards. Cheap when there are none.

@@ -23,6 +23,16 @@ impl Overlaps {
             .map(|holder| (Holder(*holder), self.by_holder[usize::from(*holder)]))
     }
 
+    /// Changes what every holder of one or more blocks has.
+    pub(super) fn update(&mut self, change: impl Fn(Holder, u32) -> u32) {
+        for holder in &self.found {
+            let num_blocks = &mut self.by_holder[usize::from(*holder)];
+            *num_blocks = change(Holder(*holder), *num_blocks);
+        }
+        self.found
+            .retain(|holder| self.by_holder[usize::from(*holder)] > 0);
+    }
+
     pub(super) fn clear(&mut self) {
         for holder in self.found.drain(..) {
             self.by_holder[usize::from(holder)] = 0;
