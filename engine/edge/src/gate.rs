@@ -45,6 +45,9 @@ pub(crate) struct Call {
     pub(crate) token: TaskTrackerToken,
 }
 
+/// How often one request is read, each time for other engines. One rollout takes two; the rest is for rollouts that overlap.
+const MAX_READINGS: usize = 4;
+
 /// Whose a request is.
 struct Ids {
     client: Option<String>,
@@ -134,23 +137,32 @@ async fn answer(
     let priority = priority(request.headers())?;
     let traceparent = traceparent(request.headers());
     let body = read_json(request, &state.config).await?;
-    let call = Call {
-        pipeline: visit.pipeline(body.len()).await?.until(state.cut.clone()),
-        visit: Arc::clone(visit),
-        body,
-        client_id: ids.client,
-        id: ids.id,
-        priority,
-        traceparent,
-        arrival,
-        token,
-    };
-    match route.handler {
-        Handler::ChatCompletions => handlers::chat_completions(state, call).await,
-        Handler::Completions => handlers::completions(state, call).await,
-        Handler::Tokenize => handlers::tokenize(state, &call).await,
-        _ => handlers::detokenize(state, &call),
+    for _ in 0..MAX_READINGS {
+        let call = Call {
+            pipeline: visit.pipeline(body.len()).await?.until(state.cut.clone()),
+            visit: Arc::clone(visit),
+            body: body.clone(),
+            client_id: ids.client.clone(),
+            id: ids.id.clone(),
+            priority,
+            traceparent: traceparent.clone(),
+            arrival,
+            token: token.clone(),
+        };
+        let answer = match route.handler {
+            Handler::ChatCompletions => handlers::chat_completions(state, call).await,
+            Handler::Completions => handlers::completions(state, call).await,
+            Handler::Tokenize => handlers::tokenize(state, &call).await,
+            _ => handlers::detokenize(state, &call),
+        };
+        if answer.is_ok() || !visit.goes_again() {
+            return answer;
+        }
     }
+    Err(ApiError::new(
+        ErrorKind::Unavailable,
+        "the model is being replaced; try again",
+    ))
 }
 
 /// The client's id, if it is short and printable; it becomes part of ids, headers and logs.

@@ -119,6 +119,12 @@ pub trait Visit: Send + Sync + 'static {
     /// It may not use the model, or not so much of it.
     fn terms(&self, wanted: Wanted<'_>) -> Result<Terms, ApiError>;
 
+    /// Whether a request that was just refused should be read again: its pipeline was made for engines that have gone before any of them
+    /// began to answer, and another pipeline would do. Asked once after each failure.
+    fn goes_again(&self) -> bool {
+        false
+    }
+
     /// The head of its answer is made; headers may be added.
     fn answered(&self, status: StatusCode, headers: &mut HeaderMap);
 }

@@ -72,7 +72,8 @@ pub struct EngineTlsConfig {
     pub names: CertificateNames,
 }
 
-/// A revision of the model.
+/// A revision of the model. Engines of a revision that isn't in the list get requests while no engine of a listed one can be used; without a
+/// list each revision gets its part by its engines.
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RevisionConfig {

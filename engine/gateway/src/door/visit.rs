@@ -57,6 +57,8 @@ struct State {
     retry_after: Option<u64>,
     /// The end of all its waiting, once it has begun to wait.
     until: Micros,
+    /// The engines that it was read for have gone; others are there.
+    is_superseded: bool,
     /// Its own requests at engines, by their ids: nobody else's can be named.
     running: BTreeMap<String, Arc<GrpcClient>>,
 }
@@ -135,6 +137,7 @@ impl Visiting {
                     usage: None,
                     retry_after: None,
                     until: Micros(u64::MAX),
+                    is_superseded: false,
                     running: BTreeMap::new(),
                 }),
             }),
@@ -203,6 +206,10 @@ impl Visit for Visiting {
             }
             Err(kind) => Err(ApiError::new(kind, "no model can be used here")),
         }
+    }
+
+    fn goes_again(&self) -> bool {
+        std::mem::take(&mut self.inner.lock().is_superseded)
     }
 
     fn answered(&self, status: StatusCode, headers: &mut HeaderMap) {
@@ -345,6 +352,11 @@ impl Inner {
 
     fn failed(&self, failed: &Failed) -> ApiError {
         let mut state = self.lock();
+        if matches!(failed, Failed::Superseded) {
+            // No failure: it's read again, and recorded when that has ended.
+            state.is_superseded = true;
+            return failed.answer();
+        }
         state.record.failed(failed.code());
         let answer = failed.answer();
         if matches!(answer.status(), 429 | 503) {

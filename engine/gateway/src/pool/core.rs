@@ -1,6 +1,6 @@
 //! The state of all decisions about engines and queues. No I/O: what happens comes in as calls with the time.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kvasir_client::GrpcClient;
@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use super::model::RevisionModel;
 use crate::settings::Settings;
 
-/// The revision of all engines where the configuration names none.
-pub(super) const ONLY_REVISION: &str = "default";
+/// The revision of engines that name none.
+pub(super) const UNNAMED_REVISION: &str = "default";
 
 /// Requests that an engine is given beyond those that it runs at once, as a part of these: enough that its next step is always full, few
 /// enough that the order is decided here, where tenants take turns.
@@ -29,11 +29,9 @@ pub(super) struct Core {
     pub(super) router: Router,
     pub(super) budget: RetryBudget,
     revisions: Revisions,
-    /// Those that take requests.
-    served: BTreeSet<Revision>,
-    /// Whether the configuration names revisions.
-    has_revisions: bool,
-    /// What revisions serve, as long as one of their engines is known, and afterwards until another takes the name.
+    /// What the configuration says of revisions.
+    weights: BTreeMap<Revision, u32>,
+    /// What revisions serve. One stays without engines until there is another one, so that requests can be read while they wait.
     models: BTreeMap<Revision, Arc<RevisionModel>>,
     engines: HashMap<EngineId, Joined>,
     door: DoorConfig,
@@ -70,8 +68,7 @@ impl Core {
             router: Router::new(settings.router),
             budget: RetryBudget::new(settings.retry),
             revisions: Revisions::default(),
-            served: BTreeSet::new(),
-            has_revisions: false,
+            weights: BTreeMap::new(),
             models: BTreeMap::new(),
             engines: HashMap::new(),
             door: settings.door,
@@ -86,24 +83,8 @@ impl Core {
     /// What can change while requests run. Policy, index and room are what they were at the start.
     pub(super) fn apply(&mut self, settings: &Settings) {
         self.door = settings.door;
-        self.has_revisions = !settings.revisions.is_empty();
-        let only = [(Revision(ONLY_REVISION.into()), 1)];
-        let weights = if self.has_revisions {
-            settings.revisions.as_slice()
-        } else {
-            &only
-        };
-        self.revisions.set(weights.iter().cloned());
-        let served = weights.iter().filter(|(_, weight)| *weight > 0);
-        self.served = served.map(|(revision, _)| revision.clone()).collect();
-    }
-
-    /// The revision of an engine that names itself `named`.
-    pub(super) fn revision_of(&self, named: Option<Revision>) -> Revision {
-        match named {
-            Some(revision) if self.has_revisions => revision,
-            _ => Revision(ONLY_REVISION.into()),
-        }
+        self.weights = settings.revisions.iter().cloned().collect();
+        self.revisions.set(settings.revisions.iter().cloned());
     }
 
     pub(super) fn model(&self, revision: &Revision) -> Option<&Arc<RevisionModel>> {
@@ -121,14 +102,18 @@ impl Core {
             .any(|engine| engine.revision == *revision)
     }
 
+    /// Takes over what a revision serves, and forgets revisions whose engines have all gone.
     pub(super) fn set_model(&mut self, model: Arc<RevisionModel>) {
+        let engines = &self.engines;
+        self.models
+            .retain(|revision, _| engines.values().any(|engine| engine.revision == *revision));
         self.models.insert(model.revision.clone(), model);
     }
 
     pub(super) fn join(
         &mut self,
         address: EngineAddress,
-        model: &RevisionModel,
+        model: &Arc<RevisionModel>,
         (client, seats): (Arc<GrpcClient>, u32),
         now: Micros,
     ) -> Result<EngineId, JoinError> {
@@ -145,6 +130,8 @@ impl Core {
             seats: seats.max(1).saturating_add(seats / QUEUE_PART),
         };
         self.engines.insert(id, joined);
+        // Another revision may have taken its place between being known and being joined.
+        self.models.insert(model.revision.clone(), Arc::clone(model));
         self.usher(now);
         Ok(id)
     }
@@ -168,15 +155,47 @@ impl Core {
         }
     }
 
+    /// What a request is read by: a revision of the configuration by its weight; one that isn't in there only while none of those can be
+    /// used. Without such weights each revision has its part of the engines.
     pub(super) fn pick(&mut self, session: Option<u64>, now: Micros) -> Option<Arc<RevisionModel>> {
-        let (router, models) = (&self.router, &self.models);
-        let usable = |revision: &Revision| models.contains_key(revision) && router.is_usable(revision, now);
-        if let Some(revision) = self.revisions.choose(session, usable) {
-            return models.get(revision).cloned();
+        if self.weights.is_empty() {
+            self.revisions.set(self.parts(now));
         }
+        let (router, models) = (&self.router, &self.models);
         let known = |revision: &Revision| models.contains_key(revision);
-        let revision = self.revisions.choose(session, known)?;
-        models.get(revision).cloned()
+        let usable = |revision: &Revision| known(revision) && router.is_usable(revision, now);
+        let mut chosen = self.revisions.choose(session, usable).cloned();
+        let mut unlisted = models
+            .keys()
+            .filter(|revision| !self.weights.contains_key(revision));
+        chosen = chosen.or_else(|| unlisted.clone().find(|revision| usable(revision)).cloned());
+        chosen = chosen.or_else(|| self.revisions.choose(session, known).cloned());
+        chosen = chosen.or_else(|| unlisted.next().cloned());
+        models.get(&chosen?).cloned()
+    }
+
+    /// The seats of each revision's usable engines. One revision alone has everything, without a look at its engines.
+    fn parts(&self, now: Micros) -> BTreeMap<Revision, u32> {
+        if self.models.len() == 1 {
+            return self.models.keys().map(|revision| (revision.clone(), 1)).collect();
+        }
+        let mut parts = BTreeMap::new();
+        for engine in self.router.engines(now).filter(|engine| is_usable(engine, now)) {
+            let seats = self.engines.get(&engine.id).map_or(0, |joined| joined.seats);
+            let part: &mut u32 = parts.entry(engine.revision).or_default();
+            *part = part.saturating_add(seats);
+        }
+        parts
+    }
+
+    /// Whether no engine of the revision can be used any more, and some of another one that takes requests can.
+    pub(super) fn is_superseded(&self, revision: &Revision, now: Micros) -> bool {
+        !self.router.is_usable(revision, now)
+            && self.router.engines(now).any(|engine| {
+                is_usable(&engine, now)
+                    && self.weights.get(&engine.revision) != Some(&0)
+                    && self.models.contains_key(&engine.revision)
+            })
     }
 
     pub(super) fn views(&self, now: Micros) -> Vec<EngineView> {
@@ -273,14 +292,9 @@ impl Core {
     }
 
     fn state(&self, revision: Option<&Revision>, now: Micros) -> Engines {
-        let is_meant = |engine: &EngineView| self.is_meant(revision, &engine.revision);
-        let is_usable = |engine: &EngineView| !engine.is_draining && engine.circuit.admits(now);
-        let mut usable = self
-            .router
-            .engines(now)
-            .filter(|engine| is_meant(engine) && is_usable(engine))
-            .peekable();
-        if usable.peek().is_none() {
+        let is_meant = self.meant(revision, now);
+        let mut all = self.router.engines(now);
+        if !all.any(|engine| is_meant(&engine.revision) && is_usable(&engine, now)) {
             return Engines::MayCome;
         }
         if self.num_free(revision, now) > self.num_going {
@@ -291,20 +305,28 @@ impl Core {
     }
 
     /// Whether engines of a revision count: those of the one that was asked for, or of all that take requests.
-    fn is_meant(&self, asked: Option<&Revision>, revision: &Revision) -> bool {
-        asked.map_or_else(|| self.served.contains(revision), |asked| asked == revision)
+    fn meant<'a>(&'a self, asked: Option<&'a Revision>, now: Micros) -> impl Fn(&Revision) -> bool + 'a {
+        let is_listed = |engine: &EngineView| {
+            let weight = self.weights.get(&engine.revision);
+            weight.is_some_and(|weight| *weight > 0) && is_usable(engine, now)
+        };
+        let others_too =
+            self.weights.is_empty() || !self.router.engines(now).any(|engine| is_listed(&engine));
+        move |revision| match (asked, self.weights.get(revision)) {
+            (Some(asked), _) => asked == revision,
+            (None, Some(weight)) => *weight > 0,
+            (None, None) => others_too,
+        }
     }
 
     /// Requests that usable engines would still be given.
     fn num_free(&self, revision: Option<&Revision>, now: Micros) -> usize {
+        let is_meant = self.meant(revision, now);
         let free = self.router.engines(now).map(|engine| {
             let Some(joined) = self.engines.get(&engine.id) else {
                 return 0;
             };
-            let is_usable = self.is_meant(revision, &joined.revision)
-                && !engine.is_draining
-                && engine.circuit.admits(now);
-            if is_usable {
+            if is_meant(&joined.revision) && is_usable(&engine, now) {
                 joined.seats.saturating_sub(engine.num_requests) as usize
             } else {
                 0
@@ -312,6 +334,10 @@ impl Core {
         });
         free.sum()
     }
+}
+
+fn is_usable(engine: &EngineView, now: Micros) -> bool {
+    !engine.is_draining && engine.circuit.admits(now)
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub(crate) enum Failed {
     SentAway(Refusal),
     /// Every engine has failed it.
     AllTried,
+    /// The engines of its revision have gone, and those of another one are there: it must be read again, for that one.
+    Superseded,
     /// The engine refused or failed it, and it isn't tried elsewhere.
     Engine {
         error: Error,
@@ -73,6 +75,7 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
         let revision = &job.model.revision;
         let turn = match pool.turn(&mut job.waiter, Some(revision)).await {
             Ok(turn) => turn,
+            Err(_) if is_superseded(pool, &job) => return Err(Failed::Superseded),
             Err(refusal) => return Err(last_failure.unwrap_or(Failed::SentAway(refusal))),
         };
         let (mut place, engine_id) = match choose(pool, &job, &excluded, turn) {
@@ -81,6 +84,7 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
             Err(NoEngine::AllTried) => {
                 return Err(last_failure.unwrap_or(Failed::AllTried));
             }
+            Err(_) if is_superseded(pool, &job) => return Err(Failed::Superseded),
             // Between turn and choice the last engine went; the next turn waits or is refused.
             Err(NoEngine::NoneKnown | NoEngine::AllDraining | NoEngine::AllEjected) => continue,
         };
@@ -121,6 +125,11 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
         last_failure = Some(failed);
         job.random = job.random.rotate_left(7).wrapping_add(1);
     }
+}
+
+fn is_superseded(pool: &Pool, job: &Job<'_>) -> bool {
+    let now = pool.clock.now();
+    pool.lock().is_superseded(&job.model.revision, now)
 }
 
 /// Whether the connection is lost, and not one request alone. All that it carried end at the same time, a moment before it's known.
@@ -264,7 +273,7 @@ impl Failed {
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::SentAway(refusal) => refusal.code(),
-            Self::AllTried => "no_engine",
+            Self::AllTried | Self::Superseded => "no_engine",
             Self::Engine { failure: None, .. } => "refused_by_engine",
             Self::Engine {
                 failure: Some(failure),
@@ -277,7 +286,7 @@ impl Failed {
     pub(crate) fn answer(&self) -> ApiError {
         match self {
             Self::SentAway(refusal) => refused(*refusal),
-            Self::AllTried => ApiError::new(
+            Self::AllTried | Self::Superseded => ApiError::new(
                 ErrorKind::Unavailable,
                 "no engine is free for this request; try again later",
             ),

@@ -11,6 +11,7 @@ use kvasir_gateway_core::routing::{EngineAddress, EngineId, LoadReport, Revision
 use tokio::sync::watch;
 
 use super::Pool;
+use super::core::UNNAMED_REVISION;
 use super::dial;
 use super::dispatch::NoSource;
 use super::feed::Feed;
@@ -79,7 +80,7 @@ async fn open(pool: &Arc<Pool>, target: &Target) -> Result<Joined, String> {
         (None, "") => None,
         (None, name) => Some(Revision(name.into())),
     };
-    let revision = pool.lock().revision_of(named);
+    let revision = named.unwrap_or_else(|| Revision(UNNAMED_REVISION.into()));
     let model = model(pool, &client, &revision, info).await?;
     let address = address(target, load.address.clone());
     let seats = model.info.max_num_seqs;

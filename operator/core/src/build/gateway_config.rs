@@ -56,7 +56,9 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
             secret_file: format!("{}/{}", gateway::SALT_PATH, identity::SALT_KEY).into(),
         },
         engines: engines(service, settings),
-        revisions: decisions.map(revisions).unwrap_or_default(),
+        revisions: decisions
+            .map(|decisions| revisions(service, decisions))
+            .unwrap_or_default(),
         routing: RoutingConfig {
             policy: policy(service.spec.gateway.routing.policy),
             ..RoutingConfig::default()
@@ -220,23 +222,19 @@ fn engines(service: &Validated, settings: &Settings) -> EnginesConfig {
     }
 }
 
-/// Weights exist only while a canary is on trial; otherwise all engines serve alike.
-fn revisions(decisions: &Decisions) -> Vec<RevisionConfig> {
+/// Weights exist while a canary is on trial, and in a service that tries canaries before that too: there the one revision has everything, so
+/// that a gateway that hasn't read the canary's weight yet, because files reach pods late, gives it nothing. Otherwise each revision gets
+/// its part by its engines, which gateways find out themselves.
+fn revisions(service: &Validated, decisions: &Decisions) -> Vec<RevisionConfig> {
     let Some(weight) = decisions
         .canary_weight
         .and_then(|weight| u32::try_from(weight).ok())
     else {
-        return Vec::new();
+        return the_only_one(service, decisions);
     };
     let weight = weight.min(100);
-    let mut others: Vec<&str> = decisions
-        .groups
-        .iter()
-        .map(|group| group.revision.as_str())
-        .collect();
+    let mut others = live(decisions);
     others.retain(|revision| *revision != decisions.target);
-    others.sort_unstable();
-    others.dedup();
     // What the canary doesn't get is divided equally: mostly there is one other revision.
     let rest = u32::from(!others.is_empty()) * (100 - weight);
     let mut all = vec![RevisionConfig {
@@ -250,6 +248,28 @@ fn revisions(decisions: &Decisions) -> Vec<RevisionConfig> {
         name: name.to_owned(),
         weight: share,
     }));
+    all
+}
+
+fn the_only_one(service: &Validated, decisions: &Decisions) -> Vec<RevisionConfig> {
+    match live(decisions).as_slice() {
+        [only] if service.spec.rollout.canary.is_some() => vec![RevisionConfig {
+            name: (*only).to_owned(),
+            weight: 100,
+        }],
+        _ => Vec::new(),
+    }
+}
+
+/// The revisions that groups have.
+fn live(decisions: &Decisions) -> Vec<&str> {
+    let mut all: Vec<&str> = decisions
+        .groups
+        .iter()
+        .map(|group| group.revision.as_str())
+        .collect();
+    all.sort_unstable();
+    all.dedup();
     all
 }
 

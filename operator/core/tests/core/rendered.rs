@@ -253,20 +253,36 @@ fn a_canary_changes_weights_and_nothing_that_restarts_the_gateway() {
         gateway.object["spec"]["template"].clone()
     };
     let before = template(&fake);
-    assert!(gateway(&fake).revisions.is_empty());
+    let weights = |fake: &Fake| -> Vec<u32> {
+        let revisions = gateway(fake).revisions;
+        revisions.iter().map(|revision| revision.weight).collect()
+    };
+    // Whoever hasn't read of the canary yet gives it nothing.
+    assert_eq!(weights(&fake), [100]);
     fake.roll("next");
-    let mut weights = Vec::new();
+    let mut seen = Vec::new();
     for _ in 0..50 {
         fake.reconcile();
         fake.tick(5);
-        let revisions = gateway(&fake).revisions;
-        if !revisions.is_empty() {
-            weights = revisions.iter().map(|revision| revision.weight).collect();
+        seen = weights(&fake);
+        if seen != [100] {
             break;
         }
     }
-    assert_eq!(weights, [10, 90]);
+    assert_eq!(seen, [10, 90]);
     assert_eq!(template(&fake), before);
+}
+
+#[test]
+fn without_a_canary_gateways_divide_requests_by_engines() {
+    let mut fake = Fake::new(json!({ "replicas": 2 }));
+    fake.settle();
+    fake.roll("next");
+    for _ in 0..50 {
+        fake.reconcile();
+        fake.tick(5);
+        assert!(gateway(&fake).revisions.is_empty());
+    }
 }
 
 #[test]
