@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -20,6 +21,9 @@ import uuid
 import yaml
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.append(str(ROOT / "e2e"))
+from waiting import wait_until  # noqa: E402
+
 BUILT = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 # Where the chart is installed, and what its objects are called.
 NAMESPACE = "kvasir-system"
@@ -62,17 +66,6 @@ APPLY = "application/apply-patch+yaml"
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
-def wait_until(check, what="", seconds=60, pause=0.1):
-    """Asks until the answer is true, and returns it; `what` was waited for, or says how things are."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what() if callable(what) else what}"
-        time.sleep(pause)
-
-
 class Cluster:
     """The control plane of e2e/cluster."""
 
@@ -106,7 +99,8 @@ class Cluster:
 
     def install(self, *values, release="kvasir", namespace=NAMESPACE):
         """Installs the chart, and waits until it says that it is ready."""
-        self.helm("upgrade", "--install", release, str(ROOT / "charts/kvasir"), "--namespace", namespace, "--create-namespace", "--wait", "--timeout", "4m", *values)
+        self.helm("upgrade", "--install", release, str(ROOT / "charts/kvasir"), "--namespace", namespace, "--create-namespace", "--wait", "--timeout", "4m",
+                  "--set", "operator.joinSeconds=1", *values)
 
     def restart(self, part):
         begin = now()

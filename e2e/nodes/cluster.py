@@ -5,27 +5,20 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import time
 import uuid
 
 import yaml
 
 ROOT = pathlib.Path(__file__).parents[2]
+sys.path.append(str(ROOT / "e2e"))
+from waiting import wait_until  # noqa: E402
+
 FOLDER = pathlib.Path(__file__).parent
 SAMPLE = ROOT / "charts/kvasir/samples/laptop-cpu.yaml"
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-
-
-def eventually(what, seconds=60):
-    """Asks again until the answer is true, and returns it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = what()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.3)
 
 
 def condition(item, kind):
@@ -85,7 +78,7 @@ class Cluster:
     def namespace(self, name, restricted=False):
         labels = {"kubernetes.io/metadata.name": name, **(RESTRICTED if restricted else {})}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-        eventually(lambda: self.get("-n", name, "serviceaccount", "default"))
+        wait_until(lambda: self.get("-n", name, "serviceaccount", "default"), "the default account")
 
     def images(self):
         """Loads the image of all roles: the one that KVASIR_IMAGE_ARCHIVE names, or one made of the built binaries."""
@@ -102,7 +95,9 @@ class Cluster:
         return done.stdout
 
     def install(self, *values):
-        self.helm("upgrade", "--install", "kvasir", str(ROOT / "charts/kvasir"), "--namespace", "kvasir-system", "--wait", "--timeout", "3m", *values)
+        self.helm("upgrade", "--install", "kvasir", str(ROOT / "charts/kvasir"), "--namespace", "kvasir-system", "--wait", "--timeout", "3m",
+                  # The cluster's DNS lets nobody keep answers for longer than 5 s.
+                  "--set", "operator.joinSeconds=10", *values)
 
     def ready_pods(self, namespace, component):
         pods = self.get("-n", namespace, "pods", "-l", f"kvasir.dev/component={component}")["items"]
@@ -144,6 +139,9 @@ class Pod:
 
     def python(self, script, *arguments, check=True, timeout=300):
         return self.cluster.run(*self.command("/usr/bin/python3", f"/tests/{script}", *arguments), check=check, timeout=timeout)
+
+    def shell(self, script, *arguments, check=True):
+        return self.cluster.run(*self.command("/bin/sh", "-c", script, "sh", *arguments), check=check)
 
     def start(self, script, *arguments):
         return subprocess.Popen([ROOT / "e2e/cluster", *self.command("/usr/bin/python3", f"/tests/{script}", *arguments)],
@@ -220,10 +218,7 @@ class Service:
         def ready():
             item = self.get()
             return condition(item, "Ready")["status"] == "True" and item["status"].get("observedGeneration") == item["metadata"]["generation"]
-        try:
-            eventually(ready, seconds)
-        except AssertionError:
-            raise AssertionError(json.dumps(self.get().get("status"), indent=1)) from None
+        wait_until(ready, lambda: json.dumps(self.get().get("status"), indent=1), seconds, pause=0.3)
 
     def engines(self):
         return self.cluster.ready_pods(self.namespace, "engine")
@@ -249,6 +244,33 @@ class Service:
     def load(self, client, clients=8):
         """Clients that stream without pause until they are told to stop."""
         return Load(client.start("load.py", f"https://{self.host}/v1", self.authority(), str(clients)))
+
+
+    def detached_load(self, client, clients=8):
+        """Such clients that don't need the API server: they run until a file comes."""
+        return DetachedLoad(self, client, clients)
+
+
+class DetachedLoad:
+    """Streams of a process that nobody is connected to, in the client's pod."""
+
+    def __init__(self, service, client, clients):
+        self.client = client
+        self.folder = f"/tmp/{uuid.uuid4().hex}"
+        arguments = (f"https://{service.host}/v1", service.authority(), str(clients))
+        command = f"mkdir {self.folder} && mkfifo {self.folder}/in && (sleep 100000 >{self.folder}/in & " \
+            f"/usr/bin/python3 /tests/load.py \"$@\" <{self.folder}/in >{self.folder}/out 2>{self.folder}/error &)"
+        client.shell(command, *arguments)
+        wait_until(lambda: '"streaming": true' in self.output(), self.output, 60, pause=0.5)
+
+    def output(self):
+        return self.client.shell(f"cat {self.folder}/out {self.folder}/error").stdout
+
+    def stop(self):
+        """Ends it after the running requests and returns what it counted."""
+        self.client.shell(f"echo stop >{self.folder}/in")
+        wait_until(lambda: '"finished"' in self.output(), self.output, 120, pause=0.5)
+        return json.loads(next(line for line in self.output().splitlines() if '"finished"' in line))
 
 
 class Load:

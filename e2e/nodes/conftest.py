@@ -1,8 +1,30 @@
 """A cluster with real nodes, the operator from its chart, and a client inside: shared by all tests of this folder."""
 
+import os
+import subprocess
+
 import pytest
 
-from cluster import Cluster, Service
+from cluster import ROOT, Cluster, Service
+
+
+# Of the tests that take turns, every run takes one part of so many; KVASIR_NODES_FULL=1 takes all of them.
+PARTS = 5
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "rotating: takes turns with others in short runs, by the number of commits")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("KVASIR_NODES_FULL") or config.option.keyword or any("::" in argument for argument in config.args):
+        return
+    count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    turn = int(count.stdout or 0) % PARTS
+    rotating = [item for item in items if item.get_closest_marker("rotating")]
+    later = [item for number, item in enumerate(rotating) if number % PARTS != turn]
+    config.hook.pytest_deselected(items=later)
+    items[:] = [item for item in items if item not in later]
 
 
 @pytest.fixture(scope="session")

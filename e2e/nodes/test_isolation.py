@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import time
 
 import pytest
 
-from cluster import Service
+from cluster import Cluster, Service, wait_until
 
 ENGINE_PORTS = {"grpc": 50051, "rendezvous": 29500, "collective": 29501, "health": 8081, "admin": 8082, "metrics": 9090}
 GATEWAY_PORTS = {"https": 8443, "metrics": 9090}
@@ -26,16 +27,30 @@ def reached(pod, service):
     return sorted(what for what, address, port in targets(service) if pod.connects(address, port))
 
 
+def secured(service, status, reason):
+    """Waits until the operator says so of the network, and returns its message."""
+    def said():
+        condition = service.condition("NetworkSecured")
+        return (condition["status"], condition["reason"]) == (status, reason) and condition["message"]
+    return wait_until(said, seconds=100)
+
+
 def test_without_enforcement_every_listening_port_is_reached_and_with_it_none(laptop, cluster):
-    """The positive control: what the other tests see refused does listen, and only policies refuse it."""
+    """The positive control: what the other tests see refused does listen, and only policies refuse it. The operator finds out both."""
     stranger = cluster.pod("default", "stranger")
     try:
         assert reached(stranger, laptop) == []
+        assert secured(laptop, "True", "PoliciesApplied").endswith("may admit the operator: collective, rendezvous")
         cluster.run("policies", "off")
         with contextlib.ExitStack() as always:
             always.callback(cluster.run, "policies", "on")
             listening = sorted([f"engine {name}" for name in LISTENING] + [f"gateway {name}" for name in GATEWAY_PORTS])
             assert reached(stranger, laptop) == listening
+            begin = time.monotonic()
+            message = secured(laptop, "False", "EnforcementUnverified")
+            Cluster.measured.append(f"enforcement ended: noticed after {time.monotonic() - begin:.0f} s: {message}")
+            assert "port 50051 (grpc) of laptop-g" in message
+        secured(laptop, "True", "PoliciesApplied")
     finally:
         cluster.kubectl("-n", "default", "delete", "pod", "stranger", "--wait=false")
 

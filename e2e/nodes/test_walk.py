@@ -3,7 +3,7 @@
 import json
 import time
 
-from cluster import Cluster, Service, eventually
+from cluster import Cluster, Service, wait_until
 
 
 def test_the_sample_for_a_laptop_answers_the_openai_client_through_its_gateway(laptop, client):
@@ -32,10 +32,10 @@ def test_the_columns_of_kis_say_how_it_stands(laptop, cluster):
 
 def test_a_service_scales_to_two_groups_and_back(laptop, cluster):
     cluster.kubectl("-n", laptop.namespace, "scale", "kis/laptop", "--replicas=2")
-    eventually(lambda: len(laptop.engines()) == 2, 90)
+    wait_until(lambda: len(laptop.engines()) == 2, seconds=90)
     laptop.wait_until_ready()
     cluster.kubectl("-n", laptop.namespace, "scale", "kis/laptop", "--replicas=1")
-    eventually(lambda: len(laptop.engines()) == 1, 90)
+    wait_until(lambda: len(laptop.engines()) == 1, seconds=90)
     laptop.wait_until_ready()
 
 
@@ -44,5 +44,5 @@ def test_a_deleted_service_leaves_nothing_but_the_claim(operator):
         operator.kubectl("-n", service.namespace, "delete", "kis", "gone", "--timeout=90s")
         kinds = "pods,statefulsets,deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets"
         own = ("kvasir.dev/service=gone",)
-        eventually(lambda: not operator.get("-n", service.namespace, kinds, "-l", *own)["items"], 90)
+        wait_until(lambda: not operator.get("-n", service.namespace, kinds, "-l", *own)["items"], seconds=90)
         assert operator.get("-n", service.namespace, "pvc", "models")

@@ -55,6 +55,9 @@ pub(crate) struct RunArguments {
     /// Allow spec.model.source.local
     #[arg(long)]
     allow_local_sources: bool,
+    /// How long a new group serves beside old ones before they may go: as long as the cluster's DNS may give old answers, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 35, value_parser = clap::value_parser!(u32).range(0..=600))]
+    join_time: u32,
     /// Services that are worked on at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
@@ -152,6 +155,7 @@ fn options(arguments: RunArguments) -> Options {
         api_server_ports: arguments.api_server_ports,
         alpha_topology: arguments.alpha_topology,
         allow_local_sources: arguments.allow_local_sources,
+        join_time: jiff::SignedDuration::from_secs(arguments.join_time.into()),
         resync: jiff::SignedDuration::from_secs(arguments.resync.into()),
         ..defaults
     };
@@ -167,6 +171,8 @@ fn options(arguments: RunArguments) -> Options {
         lease_deadline: duration * 2 / 3,
         lease_retry: (duration / 7).min(Duration::from_secs(2)),
         concurrency: arguments.concurrency,
+        // The kubelet tells every pod where the API server is.
+        is_pod: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
         listen: arguments.listen,
         shutdown_timeout: Duration::from_secs(arguments.shutdown_timeout.into()),
     }

@@ -7,7 +7,7 @@ use axum::RequestExt;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::HeaderName;
+use http::header::{CONNECTION, HeaderName};
 use http::{HeaderMap, HeaderValue};
 use kvasir_api::{ApiError, ErrorKind};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -62,6 +62,7 @@ pub(crate) async fn serve(state: Arc<State>, route: &'static Route, request: Req
         .clone()
         .unwrap_or_else(|| Uuid::new_v4().simple().to_string());
     let method = request.method().clone();
+    let is_http1 = request.version() <= http::Version::HTTP_11;
     let knock = Knock {
         route,
         headers: request.headers(),
@@ -90,6 +91,11 @@ pub(crate) async fn serve(state: Arc<State>, route: &'static Route, request: Req
             response.status().as_u16(),
             arrival.elapsed(),
         );
+    }
+    if state.is_leaving() && is_http1 {
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if state.config.enable_request_id_headers
         && let Ok(value) = HeaderValue::from_str(&id)

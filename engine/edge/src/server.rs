@@ -101,6 +101,11 @@ impl Edge {
             .method_not_allowed_fallback(method_not_allowed)
     }
 
+    /// From now on each connection of HTTP/1 ends with its next answer, so that clients connect anew, elsewhere. Nothing is refused.
+    pub fn leave(&self) {
+        self.state.start_leaving();
+    }
+
     /// Serves until `stop`; then readiness fails, new inference is refused, and running answers may end within
     /// `shutdown_timeout`. What still runs then ends with an error, which a stream sends as its last event. Dropping the future ends everything at once.
     ///

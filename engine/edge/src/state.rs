@@ -26,6 +26,8 @@ pub(crate) struct State {
     pub(crate) in_flight: TaskTracker,
     /// Cancelled when the time to drain is over.
     pub(crate) cut: CancellationToken,
+    /// Set a while before `draining`: connections end with their next answers.
+    leaving: AtomicBool,
     draining: AtomicBool,
 }
 
@@ -37,6 +39,7 @@ impl State {
             started: unix_seconds(),
             in_flight: TaskTracker::new(),
             cut: CancellationToken::new(),
+            leaving: AtomicBool::new(false),
             draining: AtomicBool::new(false),
         }
     }
@@ -69,6 +72,14 @@ impl State {
 
     pub(crate) fn served_routes(&self) -> impl Iterator<Item = &'static Route> {
         ROUTES.iter().filter(|route| route.is_served(&self.config))
+    }
+
+    pub(crate) fn start_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
     }
 
     pub(crate) fn start_draining(&self) {

@@ -25,6 +25,9 @@ use crate::secure::Secure;
 /// The largest bucket of token counts; requests of longer contexts count above it.
 const MAX_BUCKET_TOKENS: u32 = 1 << 20;
 
+/// How long a gateway that is a pod goes on after it was told to stop.
+const LEAVE_SECONDS: u64 = 10;
+
 /// How long settlements may take to reach the store at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -38,6 +41,8 @@ pub struct Gateway {
     probe_address: SocketAddr,
     is_secure: bool,
     is_draining: Arc<AtomicBool>,
+    /// How long everything goes on after the end was asked for.
+    leave: Duration,
     host: Arc<DoorHost>,
     reloader: Reloader,
     /// Follows engines.
@@ -95,6 +100,7 @@ impl Gateway {
         let discovery = outside.discovery(config).map_err(StartError::Outside)?;
         let (host, pool) = Self::behind(&loaded, engine_tls.clone(), audit, &outside);
         let following = pool.follow(discovery.targets());
+        let leave = leave_time(&loaded.config);
         let is_draining = Arc::new(AtomicBool::new(false));
         let probes = Probes {
             door: Arc::clone(&host),
@@ -131,6 +137,7 @@ impl Gateway {
             probe_address,
             is_secure,
             is_draining,
+            leave,
             host,
             reloader,
             _pool: following,
@@ -190,7 +197,8 @@ impl Gateway {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Serves until `stop`; then readiness fails, new requests are refused, and running answers may end within the configured time.
+    /// Serves until `stop`; then readiness fails. When whoever sends requests here has had time to hear of it, new requests are refused, and
+    /// running answers may end within the configured time.
     ///
     /// # Errors
     /// A listening socket fails.
@@ -201,6 +209,7 @@ impl Gateway {
             listener,
             probe_listener,
             is_draining,
+            leave,
             host,
             reloader,
             _pool: pool,
@@ -209,10 +218,14 @@ impl Gateway {
         let ended = CancellationToken::new();
         let mut probing = tokio::spawn(probes.serve(probe_listener, ended.clone()));
         let reloading = AbortOnDropHandle::new(tokio::spawn(reloader.run()));
-        let serving = edge.serve(listener, stop.clone());
+        let left = CancellationToken::new();
+        let serving = edge.clone().serve(listener, left.clone());
         let draining = async {
             stop.cancelled().await;
             is_draining.store(true, Ordering::Release);
+            edge.leave();
+            tokio::time::sleep(leave).await;
+            left.cancel();
             std::future::pending::<()>().await;
         };
         let result = tokio::select! {
@@ -233,6 +246,13 @@ impl Gateway {
         probing.abort();
         result
     }
+}
+
+/// A pod is taken off a Service when it's told to stop, and every node's proxy hears of it a little later.
+fn leave_time(config: &GatewayConfig) -> Duration {
+    let is_pod = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let seconds = config.leave_seconds;
+    Duration::from_secs(seconds.map_or_else(|| if is_pod() { LEAVE_SECONDS } else { 0 }, Into::into))
 }
 
 /// What of the configuration the HTTP server reads.

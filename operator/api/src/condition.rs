@@ -171,13 +171,13 @@ reasons! {
     NoReadyGroups,
     /// The part is switched off in the spec.
     Disabled,
-    /// NetworkSecured: all policies exist, and a probe was refused where verification is possible.
+    /// NetworkSecured: all policies exist, and the operator's pod was refused where verification is possible.
     PoliciesApplied,
     /// NetworkSecured: a policy couldn't be written.
     PolicyApplyFailed,
     /// NetworkSecured: spec.network.mode is Open.
     Open,
-    /// NetworkSecured: a probe could connect; the cluster's network doesn't enforce policies.
+    /// NetworkSecured: the operator's pod could connect; the cluster's network doesn't enforce policies.
     EnforcementUnverified,
     /// NetworkSecured: whether policies are enforced hasn't been probed yet.
     ProbePending,

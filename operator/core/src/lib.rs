@@ -13,6 +13,7 @@ pub mod certificates;
 pub mod child;
 mod cidr;
 pub mod contest;
+pub mod enforcement;
 pub mod explain;
 mod fault;
 mod field_error;

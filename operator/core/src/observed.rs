@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::child::{Kind, Live, ObjectRef};
 use crate::contest::Undone;
+use crate::enforcement::Enforcement;
 use crate::outcomes::Outcomes;
 
 /// Name of the engine's container.
@@ -35,8 +36,8 @@ pub struct Observed {
     pub refused_pods: BTreeMap<i32, String>,
     /// What is known about certificates.
     pub certificates: Option<CertificatesView>,
-    /// Whether a probe pod was refused by the network policies; nothing if none has run.
-    pub policies_enforced: Option<bool>,
+    /// What the operator found out about its network's policies; nothing if it hasn't tried since it started.
+    pub enforcement: Option<Enforcement>,
     /// The status as it was last written.
     pub status: InferenceServiceStatus,
 }

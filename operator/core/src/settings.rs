@@ -40,6 +40,9 @@ pub struct Settings {
     /// How long a group that reports no number of running requests stays after the gateway was told to leave it. Its pods
     /// then end by themselves: they drain on SIGTERM.
     pub drain_settle: SignedDuration,
+    /// How long a group that became ready serves beside others before one of them may go for it. Gateways hear of it by name: whatever caches
+    /// the cluster's names may give old answers that long.
+    pub join_time: SignedDuration,
     /// Longest time between two looks at a service.
     pub resync: SignedDuration,
 }
@@ -62,6 +65,8 @@ impl Default for Settings {
             reform_timeout: SignedDuration::from_mins(2),
             node_lost_after: SignedDuration::from_mins(1),
             drain_settle: SignedDuration::from_secs(10),
+            // kubeadm lets the cluster's DNS cache answers for 30 s; gateways ask every 2 s.
+            join_time: SignedDuration::from_secs(35),
             resync: SignedDuration::from_mins(5),
         }
     }

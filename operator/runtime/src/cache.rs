@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kvasir_operator_api::labels;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
+use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{GroupLoad, NodeView, PodView, Written};
 use kvasir_operator_core::outcomes::Readings;
 
@@ -47,6 +48,7 @@ pub(crate) struct Snapshot {
     pub(crate) undone: BTreeMap<ObjectRef, Undone>,
     pub(crate) failed: BTreeMap<ObjectRef, String>,
     pub(crate) loads: BTreeMap<i32, GroupLoad>,
+    pub(crate) enforcement: Option<Enforcement>,
     /// Names that objects without our label have: they aren't watched.
     pub(crate) strangers: Vec<ObjectRef>,
 }
@@ -59,6 +61,7 @@ struct Entry {
     undone: BTreeMap<ObjectRef, Undone>,
     failed: BTreeMap<ObjectRef, String>,
     loads: BTreeMap<i32, GroupLoad>,
+    enforcement: Option<Enforcement>,
     /// How requests ended, by group.
     readings: BTreeMap<i32, Readings>,
     strangers: BTreeSet<ObjectRef>,
@@ -304,6 +307,7 @@ impl Cache {
             undone: entry.undone.clone(),
             failed: entry.failed.clone(),
             loads: entry.loads.clone(),
+            enforcement: entry.enforcement.clone(),
             strangers: entry.strangers.iter().cloned().collect(),
         }
     }
@@ -379,6 +383,18 @@ impl Cache {
         if let Some(entry) = self.lock().services.get_mut(key) {
             entry.strangers.remove(reference);
         }
+    }
+
+    /// What the operator found out about the network's policies. Whether that is news.
+    pub(crate) fn put_enforcement(&self, key: &ServiceKey, found: Enforcement) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.services.get_mut(key) else {
+            return false;
+        };
+        let found = Some(found);
+        let news = entry.enforcement != found;
+        entry.enforcement = found;
+        news
     }
 
     /// What the groups' engines just answered. Whether that is news. Requests that ended within `window` are counted in the loads;

@@ -45,7 +45,7 @@ pub(crate) async fn gather(
         failed_writes: seen.failed,
         refused_pods,
         certificates,
-        policies_enforced: None,
+        enforcement: seen.enforcement,
         status: service.status.clone().unwrap_or_default(),
     };
     if observed.written.is_empty() {

@@ -11,6 +11,7 @@ mod backoff;
 mod cache;
 mod certificates;
 mod cluster;
+mod enforcement;
 mod engines;
 mod events;
 mod explain;

@@ -33,6 +33,8 @@ pub struct Options {
     pub lease_retry: Duration,
     /// Services that are worked on at the same time.
     pub concurrency: u16,
+    /// Whether this process is a pod of the cluster, so that what it reaches says something about the cluster's policies.
+    pub is_pod: bool,
     /// Where health and metrics are served.
     pub listen: SocketAddr,
     /// Longest time for rounds in progress to end at shutdown.

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::cache::Cache;
 use crate::cluster::{self, ClusterError};
+use crate::enforcement;
 use crate::engines;
 use crate::events::Events;
 use crate::fence::{Fence, FenceLayer};
@@ -211,6 +212,15 @@ impl Operator {
         let (services, stream) = self.services(Arc::clone(&cache), Arc::clone(&context), listed.clone());
         self.metrics.observe(services.clone(), Arc::clone(&cache));
         let mut tasks = JoinSet::new();
+        if self.options.is_pod {
+            let visits = enforcement::poll(
+                services.clone(),
+                Arc::clone(&cache),
+                context.settings.clone(),
+                trigger.clone(),
+            );
+            tasks.spawn(visits);
+        }
         tasks.spawn(engines::poll(services.clone(), cache, trigger));
         if let Some(name) = self.options.settings.token_reviewers.clone() {
             let (services, client) = (services.clone(), self.writer.clone());

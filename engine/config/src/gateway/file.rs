@@ -33,6 +33,11 @@ pub struct GatewayConfig {
     #[serde(default = "default_shutdown")]
     #[schemars(range(max = 86400))]
     pub shutdown_timeout_seconds: u32,
+    /// How long everything goes on after the gateway was told to stop, except that probes fail and connections end with their next answer, in
+    /// seconds: whoever sends requests here needs a while to hear of the end. Left out: 10 in a pod of Kubernetes, 0 elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 3600))]
+    pub leave_seconds: Option<u32>,
     /// Where probes and metrics are answered; not for clients.
     #[serde(default = "default_operations_listen")]
     pub operations_listen: SocketAddr,

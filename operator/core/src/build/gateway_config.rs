@@ -48,6 +48,7 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
         request_timeout_seconds: Some(at_least_one(limits.request_timeout_seconds)),
         // The pod's grace period is longer.
         shutdown_timeout_seconds: u32::try_from(service.spec.disruption.drain_timeout_seconds).unwrap_or(0),
+        leave_seconds: None,
         limits: GatewayLimitsConfig {
             replicas: at_least_one(service.spec.gateway.replicas),
             store: store(service),

@@ -114,6 +114,11 @@ pub fn decide(
     );
     ids::rest(service, observed, &groups, settings, now, &mut decisions);
     evictable(service, &groups, now, &mut decisions);
+    // Others may go when these have joined.
+    let joining = groups.iter().filter(|g| g.is_available() && !g.has_joined(now));
+    if let Some(due) = joining.map(|g| g.joins).min() {
+        decisions.look_at(due);
+    }
     unlabel(observed, &mut decisions);
     let deleted = std::mem::take(&mut decisions.delete);
     decisions.groups = groups.into_iter().map(|group| group.memory).collect();
@@ -137,7 +142,8 @@ fn evictable(service: &Validated, groups: &[Group], now: Timestamp, decisions: &
     let deadline = jiff::SignedDuration::from_secs(service.spec.rollout.progress_deadline_seconds.into());
     let mut ready: Vec<_> = groups.iter().filter(|g| g.is_available()).collect();
     ready.sort_by_key(|g| (!g.leaving, g.memory.id));
-    let spare = ready.len().saturating_sub(service.minimum_available());
+    let joined = ready.iter().filter(|g| g.has_joined(now)).count();
+    let spare = joined.saturating_sub(service.minimum_available());
     let overdue = |g: &Group| {
         let since = g.memory.evacuating_since.as_ref();
         since.is_some_and(|since| now.duration_since(since.0) >= deadline)

@@ -7,7 +7,8 @@
 //!    (kubernetes-sigs/lws#567).
 //! 2. New groups are created while no more than the wanted number and `maxSurge` exist. Lost groups don't count: their
 //!    replacement doesn't wait for a node that doesn't answer.
-//! 3. A stale group that serves is drained when enough others serve without it: the wanted number less `maxUnavailable`.
+//! 3. A stale group that serves is drained when enough others serve without it, and gateways know of them: the wanted number less
+//!    `maxUnavailable`.
 //!    The oldest revision goes first, then the group with fewest running requests. One that doesn't serve goes before, as
 //!    soon as the new revision has proven itself.
 //! 4. Groups above the wanted number go: those that don't serve first, then those with fewest running requests.
@@ -220,7 +221,7 @@ impl Rollout<'_> {
             remove(groups, decisions, |g| self.is_stale(g) && !g.ready);
         }
         loop {
-            let available = available(groups);
+            let joined = groups.iter().filter(|g| g.has_joined(self.now)).count();
             let candidate = groups
                 .iter_mut()
                 .filter(|g| self.is_stale(g) && g.ready)
@@ -234,7 +235,7 @@ impl Rollout<'_> {
                     )
                 });
             match candidate {
-                Some(group) if available > self.minimum => drain(group, self.now, decisions),
+                Some(group) if joined > self.minimum => drain(group, self.now, decisions),
                 _ => return,
             }
         }

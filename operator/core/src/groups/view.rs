@@ -18,6 +18,8 @@ pub struct Group {
     pub pods: Vec<PodView>,
     /// All its pods exist, none is leaving, and all are ready.
     pub ready: bool,
+    /// When gateways know that it's ready, at the latest.
+    pub joins: Timestamp,
     /// A node under it takes no new pods or evicts them.
     pub leaving: bool,
     /// A node under it doesn't answer.
@@ -30,6 +32,11 @@ impl Group {
     /// It takes requests.
     pub fn is_available(&self) -> bool {
         self.ready && !self.memory.draining && !self.lost
+    }
+
+    /// It takes requests, and every gateway knows.
+    pub fn has_joined(&self, now: Timestamp) -> bool {
+        self.is_available() && now >= self.joins
     }
 
     /// It was never ready.
@@ -109,7 +116,9 @@ fn group(
     } else {
         memory.unready_since.get_or_insert(Time(now));
     }
+    let since = memory.ready_since.as_ref().map_or(now, |since| since.0);
     let mut group = Group {
+        joins: since.saturating_add(settings.join_time).unwrap_or(Timestamp::MAX),
         memory,
         pods,
         ready,

@@ -1,5 +1,7 @@
 //! The conditions. Each part has a verdict of its own; `Ready` is the first part's that isn't ready.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kvasir_operator_api::{
@@ -7,6 +9,7 @@ use kvasir_operator_api::{
 };
 
 use super::engines;
+use crate::enforcement::Enforcement;
 use crate::field_error::FieldError;
 use crate::groups::recovery;
 use crate::observed::Observed;
@@ -241,20 +244,53 @@ fn network(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
         .write
         .iter()
         .any(|w| w.child.reference.kind == crate::child::Kind::NetworkPolicy);
-    match observed.policies_enforced {
-        Some(false) => Verdict::no(
+    match &observed.enforcement {
+        _ if pending => Verdict::unknown(Reason::ProbePending, "policies are being written"),
+        Some(Enforcement::Ignored { reached }) => Verdict::no(
             Reason::EnforcementUnverified,
-            "a probe pod could connect to an engine: the cluster's network ignores NetworkPolicies; install one that enforces them",
+            format!(
+                "the operator could connect to {}, which the policies close: the cluster's network ignores NetworkPolicies; install one that \
+                 enforces them",
+                reached.join(", ")
+            ),
         ),
-        Some(true) if !pending => Verdict::yes(
-            Reason::PoliciesApplied,
-            "all policies are in place, and a probe pod was refused",
-        ),
-        _ => Verdict::unknown(
+        Some(Enforcement::Enforced { unverified }) => {
+            Verdict::yes(Reason::PoliciesApplied, enforced(unverified))
+        }
+        Some(Enforcement::Unknown { why }) => Verdict::unknown(
             Reason::ProbePending,
-            "whether the cluster's network enforces the policies hasn't been probed yet",
+            format!("whether the cluster's network enforces the policies can't be said: {why}"),
         ),
+        // Another operator's word counts until this one has looked itself.
+        None => remembered(observed).unwrap_or_else(|| {
+            Verdict::unknown(
+                Reason::ProbePending,
+                "whether the cluster's network enforces the policies hasn't been probed yet",
+            )
+        }),
     }
+}
+
+fn enforced(unverified: &BTreeSet<&'static str>) -> String {
+    let all =
+        "all policies are in place, and the operator was refused at the ports that they close".to_owned();
+    if unverified.is_empty() {
+        return all;
+    }
+    let names: Vec<&str> = unverified.iter().copied().collect();
+    format!(
+        "{all}; not verified, because nobody listens there or the spec may admit the operator: {}",
+        names.join(", ")
+    )
+}
+
+fn remembered(observed: &Observed) -> Option<Verdict> {
+    let conditions = &observed.status.conditions;
+    let before = conditions
+        .iter()
+        .find(|condition| condition.type_ == ConditionType::NetworkSecured.as_str())?;
+    let is_true = before.status == "True" && before.reason == Reason::PoliciesApplied.as_str();
+    is_true.then(|| Verdict::yes(Reason::PoliciesApplied, before.message.clone()))
 }
 
 fn certificates(service: &Validated, observed: &Observed, now: Timestamp) -> Verdict {

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus, labels};
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
+use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{
     CertificatesView, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
 };
@@ -101,7 +102,9 @@ impl Fake {
                 missing: 0,
                 problems: Vec::new(),
             }),
-            policies_enforced: Some(true),
+            enforcement: Some(Enforcement::Enforced {
+                unverified: BTreeSet::new(),
+            }),
             status: self.service.status.clone().unwrap_or_default(),
         }
     }

@@ -8,6 +8,7 @@
 
 mod capacity;
 mod certificates;
+mod enforcement;
 mod explained;
 mod fake;
 mod laws;

@@ -501,9 +501,34 @@ fn a_cordoned_node_is_left_without_a_gap_and_its_budget_opens() {
         fake.sets().len() == 2 && fake.serving() == 2 || fake.status().groups.iter().any(|g| g.draining)
     });
     fake.reconcile();
+    assert_eq!(
+        budget(&fake, 0),
+        Some(json!(0)),
+        "gateways don't know its replacement yet"
+    );
+    fake.tick(40);
+    fake.reconcile();
     assert_eq!(budget(&fake, 0), Some(json!("100%")));
     fake.settle();
     assert_eq!(fake.status().groups[0].id, 1);
+}
+
+#[test]
+fn an_old_group_stays_until_gateways_know_the_new_one() {
+    let mut fake = ready(1);
+    fake.roll("next");
+    run(&mut fake, 1, |fake| fake.serving() == 2);
+    let since = fake.now;
+    run(&mut fake, 1, |fake| {
+        fake.status().groups.iter().any(|g| g.draining)
+    });
+    let waited = fake.now.duration_since(since);
+    assert!(waited >= fake.settings.join_time, "{waited}");
+    assert!(
+        waited <= fake.settings.join_time + SignedDuration::from_secs(15),
+        "{waited}"
+    );
+    run(&mut fake, 1, is_complete);
 }
 
 #[test]
