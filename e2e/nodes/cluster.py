@@ -110,11 +110,11 @@ class Cluster:
         container = {
             "name": "tools", "image": "kvasir.test/tools:1", "command": ["/bin/busybox", "sleep", "1000000"],
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-            "volumeMounts": [{"name": f"folder{i}", "mountPath": path, "readOnly": True} for i, path in enumerate(mounts)],
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *({"name": f"folder{i}", "mountPath": path, "readOnly": True} for i, path in enumerate(mounts))],
         }
         spec = {
             "containers": [container], "terminationGracePeriodSeconds": 0, "securityContext": secure, "automountServiceAccountToken": False,
-            "volumes": [{"name": f"folder{i}", "hostPath": {"path": str(source)}} for i, source in enumerate(mounts.values())],
+            "volumes": [{"name": "tmp", "emptyDir": {}}, *({"name": f"folder{i}", "hostPath": {"path": str(source)}} for i, source in enumerate(mounts.values()))],
             **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
         }
         self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "labels": labels or {"app": name}}, "spec": spec})

@@ -152,7 +152,6 @@ async fn told_to_stop_the_gateway_finishes_what_runs_and_takes_nothing_new() {
     );
 }
 
-<<<<<<< HEAD
 /// Each limit on the way (the gateway's seats, its connection to the engine, the engine's own) lets in what the engine runs at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_many_streams_run_at_once_as_the_engine_has_places() {
@@ -185,7 +184,8 @@ async fn as_many_streams_run_at_once_as_the_engine_has_places() {
     assert_eq!(begun.len(), NUM_STREAMS as usize);
     assert_eq!(engine.control.known(), NUM_STREAMS as usize);
     assert_eq!(engine.engine.load().num_preemptions, 0);
-=======
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_leaves_answers_for_a_while_and_ends_each_connection_with_its_answer() {
     let engine = TestEngine::start(EngineOptions::default()).await;
@@ -205,5 +205,4 @@ async fn a_gateway_that_leaves_answers_for_a_while_and_ends_each_connection_with
     eventually("readiness to fail", async || !is_ready(&gateway).await).await;
     let after = gateway.complete("a", body("hi", 1)).await;
     assert!(after.status == 200 && closes(&after), "{:?}", after.headers);
->>>>>>> c66742b (Find out whether the network enforces policies, and leave nobody before gateways know the next)
 }
