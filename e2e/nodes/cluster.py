@@ -258,8 +258,8 @@ class DetachedLoad:
         self.client = client
         self.folder = f"/tmp/{uuid.uuid4().hex}"
         arguments = (f"https://{service.host}/v1", service.authority(), str(clients))
-        command = f"mkdir {self.folder} && mkfifo {self.folder}/in && (sleep 100000 >{self.folder}/in & " \
-            f"/usr/bin/python3 /tests/load.py \"$@\" <{self.folder}/in >{self.folder}/out 2>{self.folder}/error &)"
+        command = f"mkdir {self.folder} && mkfifo {self.folder}/in && {{ sleep 100000 >{self.folder}/in & " \
+            f"/usr/bin/python3 /tests/load.py \"$@\" <{self.folder}/in >{self.folder}/out 2>{self.folder}/error & }} </dev/null >/dev/null 2>&1"
         client.shell(command, *arguments)
         wait_until(lambda: '"streaming": true' in self.output(), self.output, 60, pause=0.5)
 

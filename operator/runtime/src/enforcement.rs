@@ -69,7 +69,7 @@ pub(crate) async fn poll(
             }
         }
         let knocks = due.into_iter().map(|(service, key, doors)| async move {
-            let found = knock(&doors).await;
+            let found = knock(doors.clone()).await;
             (service, key, doors, found)
         });
         let mut answers = std::pin::pin!(futures::stream::iter(knocks).buffer_unordered(AT_ONCE));
@@ -97,8 +97,8 @@ fn doors_of(service: &InferenceService, key: &ServiceKey, cache: &Cache, setting
 }
 
 /// Which doors open.
-async fn knock(doors: &[Door]) -> Vec<(Door, bool)> {
-    let tries = doors.to_vec().into_iter().map(|door| async move {
+async fn knock(doors: Vec<Door>) -> Vec<(Door, bool)> {
+    let tries = doors.into_iter().map(|door| async move {
         let opened = opens(door.address).await;
         (door, opened)
     });
@@ -136,7 +136,7 @@ mod tests {
             name: "grpc",
             expected: Expected::Closed,
         };
-        let found = knock(&[door(open, "a"), door(closed, "b")]).await;
+        let found = knock(vec![door(open, "a"), door(closed, "b")]).await;
         let opened: Vec<_> = found
             .iter()
             .map(|(door, opened)| (door.pod.as_str(), *opened))

@@ -211,25 +211,8 @@ impl Operator {
         let listed = CancellationToken::new();
         let (services, stream) = self.services(Arc::clone(&cache), Arc::clone(&context), listed.clone());
         self.metrics.observe(services.clone(), Arc::clone(&cache));
-        let mut tasks = JoinSet::new();
-        if self.options.is_pod {
-            let visits = enforcement::poll(
-                services.clone(),
-                Arc::clone(&cache),
-                context.settings.clone(),
-                trigger.clone(),
-            );
-            tasks.spawn(visits);
-        }
-        tasks.spawn(engines::poll(services.clone(), cache, trigger));
-        if let Some(name) = self.options.settings.token_reviewers.clone() {
-            let (services, client) = (services.clone(), self.writer.clone());
-            tasks.spawn(async move {
-                // An empty store would take the right from everybody.
-                listed.cancelled().await;
-                reviewers::keep(services, client, name).await;
-            });
-        }
+        // Aborted when this future ends.
+        let _tasks = self.visits(&services, &cache, &context.settings, trigger, listed);
         let config = controller::Config::default()
             .concurrency(self.options.concurrency)
             .debounce(DEBOUNCE);
@@ -259,6 +242,36 @@ impl Operator {
         {
             tracing::warn!("rounds in progress were cut off");
         }
+    }
+
+    /// What asks pods themselves and keeps rights, beside the rounds. `listed` is cancelled when all services are known.
+    fn visits(
+        &self,
+        services: &Store<InferenceService>,
+        cache: &Arc<Cache>,
+        settings: &tokio::sync::watch::Receiver<Settings>,
+        trigger: Trigger,
+        listed: CancellationToken,
+    ) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        if self.options.is_pod {
+            tasks.spawn(enforcement::poll(
+                services.clone(),
+                Arc::clone(cache),
+                settings.clone(),
+                trigger.clone(),
+            ));
+        }
+        tasks.spawn(engines::poll(services.clone(), Arc::clone(cache), trigger));
+        if let Some(name) = self.options.settings.token_reviewers.clone() {
+            let (services, client) = (services.clone(), self.writer.clone());
+            tasks.spawn(async move {
+                // An empty store would take the right from everybody.
+                listed.cancelled().await;
+                reviewers::keep(services, client, name).await;
+            });
+        }
+        tasks
     }
 
     /// The watched services and the stream of their changes. `listed` is cancelled when all of them are known.

@@ -173,19 +173,19 @@ async fn requests_that_wait_for_a_revision_that_leaves_are_read_again_for_the_ne
     old.control.allow(1);
     let running = gateway.stream("a", long).await.begun().await;
     let waiting = (0..4).map(|_| Answer::of(gateway.request("a", "/v1/chat/completions", &chat)));
+    let mut leaver = None;
     let leaving = async {
         eventually("requests that wait", async || {
             gateway.metric("kvasir_gateway_waiting_requests").await == 4.0
         })
         .await;
-        let draining = drain(&old);
+        leaver = Some(drain(&old));
         eventually("the drain to be seen", async || {
             gateway.metric("kvasir_gateway_engines{state=\"draining\"}").await == 1.0
         })
         .await;
-        draining
     };
-    let (answers, _draining) = futures::join!(futures::future::join_all(waiting), leaving);
+    let (answers, ()) = futures::join!(futures::future::join_all(waiting), leaving);
     for answer in answers {
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert_eq!(
@@ -194,6 +194,7 @@ async fn requests_that_wait_for_a_revision_that_leaves_are_read_again_for_the_ne
             "by the new one's template"
         );
     }
+    assert!(leaver.is_some());
     old.control.open();
     assert_eq!(running.rest().await.last().unwrap(), "[DONE]");
 }

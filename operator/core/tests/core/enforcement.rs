@@ -59,10 +59,8 @@ fn condition(enforcement: Option<Enforcement>) -> Condition {
         jiff::Timestamp::UNIX_EPOCH,
     );
     let kind = ConditionType::NetworkSecured.as_str();
-    let all = status.conditions.into_iter();
-    all.filter(|condition| condition.type_ == kind)
-        .next_back()
-        .unwrap()
+    let mut all = status.conditions.into_iter();
+    all.find(|condition| condition.type_ == kind).unwrap()
 }
 
 #[test]
