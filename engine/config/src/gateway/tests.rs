@@ -312,6 +312,7 @@ fn the_schema_names_every_field_of_the_file() {
         "maxBodyBytes",
         "requestTimeoutSeconds",
         "shutdownTimeoutSeconds",
+        "leaveSeconds",
         "tls",
         "auth",
         "tenants",
