@@ -1,4 +1,4 @@
-"""What breaks in a cluster, one thing after another: which condition says so, and what heals by itself. `e2e/README.md` has the table."""
+"""What breaks in a cluster, one thing after another: which condition says so, and what heals by itself. Each test prints its row."""
 
 import contextlib
 import json
