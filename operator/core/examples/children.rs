@@ -34,6 +34,7 @@ fn children() -> Result<Value, String> {
     let settings = Settings {
         alpha_topology: true,
         allow_local_sources: true,
+        token_reviewers: Some("reviewers".to_owned()),
         ..Settings::default()
     };
     let validated = validate(&service, &settings).map_err(|errors| {

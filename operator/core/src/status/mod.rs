@@ -51,10 +51,7 @@ pub fn accepted(
         rollout: Some(plan.decisions.rollout.clone()),
         groups: listed(groups),
         resting_ids: plan.decisions.resting.clone(),
-        model: Some(ModelStatus {
-            name: service.model_name().to_owned(),
-            ..before.model.clone().unwrap_or_default()
-        }),
+        model: Some(model(service, plan, before, now)),
         gateway: gateway(service, observed),
         autoscaling: Some(autoscaling(observed)),
         network: Some(NetworkStatus {
@@ -104,6 +101,29 @@ fn listed(groups: &[GroupStatus]) -> Vec<GroupStatus> {
         all.sort_by_key(|g| g.id);
     }
     all
+}
+
+/// The digest that the spec pins, once a group of it serves; and how long the last group took from its creation until it served, which
+/// includes finding a node and fetching the image.
+fn model(service: &Validated, plan: &Plan, before: &InferenceServiceStatus, now: Timestamp) -> ModelStatus {
+    let mut model = before.model.clone().unwrap_or_default();
+    service.model_name().clone_into(&mut model.name);
+    if plan.decisions.current.as_deref() == Some(plan.update.as_str()) {
+        let pinned = &service.spec.model;
+        let image = pinned.source.image.as_ref();
+        let digest = image.and_then(|image| image.reference.rsplit_once("@sha256:"));
+        model.resolved_digest = digest
+            .map(|(_, digest)| digest.to_owned())
+            .or_else(|| pinned.sha256.clone());
+    }
+    let loaded = plan.decisions.groups.iter().filter_map(|group| {
+        let known = before.groups.iter().find(|known| known.id == group.id)?;
+        let first = known.ready_since.is_none() && group.ready_since.is_some();
+        let since = known.unready_since.as_ref().filter(|_| first)?;
+        i32::try_from(now.duration_since(since.0).as_secs()).ok()
+    });
+    model.last_load_seconds = loaded.max().or(model.last_load_seconds);
+    model
 }
 
 fn gateway(service: &Validated, observed: &Observed) -> Option<GatewayStatus> {

@@ -82,6 +82,20 @@ fn a_refused_spec_is_reported_with_every_fields_path_and_keeps_what_was_known() 
 }
 
 #[test]
+fn the_pinned_digest_and_the_time_to_load_are_said_once_a_group_serves() {
+    let digest = "a".repeat(64);
+    let reference = format!("registry.example/model@sha256:{digest}");
+    let mut fake = Fake::new(json!({ "model": { "source": { "image": { "reference": reference } } } }));
+    fake.reconcile();
+    assert_eq!(fake.status().model.unwrap().resolved_digest, None);
+    fake.settle();
+    let model = fake.status().model.unwrap();
+    assert_eq!(model.resolved_digest, Some(digest));
+    let seconds = model.last_load_seconds.unwrap();
+    assert!((1..600).contains(&seconds), "{seconds}");
+}
+
+#[test]
 fn pods_have_no_privileges_no_token_and_no_writable_root() {
     let mut fake = Fake::new(json!({}));
     fake.reconcile();
