@@ -31,7 +31,9 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
         (TlsMode::Provided, Some(secret)) => vec![Expected {
             field: Some("spec.tls.secretName"),
             secret: secret.clone(),
-            uris: vec![identity::engine(service), identity::gateway(service)],
+            uris: std::iter::once(identity::engine(service))
+                .chain(service.spec.gateway.enabled.then(|| identity::gateway(service)))
+                .collect(),
         }],
         (TlsMode::CertManager, _) => wanted
             .iter()
@@ -67,14 +69,16 @@ pub(super) fn names(service: &Validated) -> Vec<String> {
     provided.into_iter().chain(own_secret(service)).collect()
 }
 
-/// The Certificate that cert-manager wrote a Secret for.
+/// The Certificate that cert-manager wrote a Secret for. Nothing where the Secret has a controller already, as with cert-manager's option
+/// to own Secrets: it goes with its Certificate then.
 pub(super) fn made_for(object: &DynamicObject) -> Option<String> {
-    object
-        .metadata
-        .annotations
-        .as_ref()?
-        .get("cert-manager.io/certificate-name")
-        .cloned()
+    let metadata = &object.metadata;
+    let mut owners = metadata.owner_references.iter().flatten();
+    if owners.any(|owner| owner.controller == Some(true)) {
+        return None;
+    }
+    let annotations = metadata.annotations.as_ref()?;
+    annotations.get("cert-manager.io/certificate-name").cloned()
 }
 
 /// Whether cert-manager wrote the Secret for a Certificate of this service, which has its name.
@@ -298,5 +302,27 @@ mod tests {
         assert_eq!((found.trust.as_str(), found.until), ("trust", later));
         let without = service(&json!({ "mode": "Provided", "secretName": "own" }));
         assert!(own(&without, &secrets).is_none());
+    }
+
+    #[test]
+    fn a_secret_that_has_a_controller_is_left_to_it() {
+        let secret = |owners: serde_json::Value| -> DynamicObject {
+            serde_json::from_value(json!({ "metadata": {
+                "name": "chat-g0-certificate",
+                "annotations": { "cert-manager.io/certificate-name": "chat-g0-certificate" },
+                "ownerReferences": owners,
+            } }))
+            .unwrap()
+        };
+        let owner = |controller: bool| json!([{ "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "name": "x", "uid": "y", "controller": controller }]);
+        assert_eq!(
+            made_for(&secret(json!([]))).as_deref(),
+            Some("chat-g0-certificate")
+        );
+        assert_eq!(
+            made_for(&secret(owner(false))).as_deref(),
+            Some("chat-g0-certificate")
+        );
+        assert_eq!(made_for(&secret(owner(true))), None);
     }
 }
