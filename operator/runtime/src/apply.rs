@@ -350,7 +350,8 @@ impl Applier<'_> {
         if watched || reference.kind == Kind::Secret {
             self.cache.stranger_left(self.key, reference);
         } else {
-            self.cache.stranger(self.key, reference.clone());
+            let seen = version(object.metadata.resource_version.as_deref());
+            self.cache.stranger(self.key, reference.clone(), seen);
         }
         self.put(reference, object)
     }

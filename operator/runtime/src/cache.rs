@@ -64,7 +64,8 @@ struct Entry {
     enforcement: Option<Enforcement>,
     /// How requests ended, by group.
     readings: BTreeMap<i32, Readings>,
-    strangers: BTreeSet<ObjectRef>,
+    /// Names that rounds read, with the version of the object that they are in doubt about.
+    strangers: BTreeMap<ObjectRef, u64>,
     own: Option<OwnIdentity>,
     /// Name of the service, where it differs from the base.
     name: Option<String>,
@@ -92,9 +93,9 @@ impl Entry {
     }
 
     /// Asks for a look at a name, where rounds look at the service at all.
-    fn doubt(&mut self, reference: &ObjectRef) {
+    fn doubt(&mut self, reference: &ObjectRef, version: u64) {
         if self.is_known() {
-            self.strangers.insert(reference.clone());
+            self.strangers.insert(reference.clone(), version);
         }
     }
 
@@ -189,15 +190,18 @@ impl Cache {
 
     /// A watch shows an object no longer: it is gone, or it lost the label by which it is watched. Whether that is news. The next
     /// round reads it by name, because an object that nobody sees would never be put right.
-    pub(crate) fn vanish(&self, key: &ServiceKey, reference: &ObjectRef, uid: &str) -> bool {
+    /// `version` is the object's when it vanished: the answer to an earlier write may arrive later and must not hide it.
+    pub(crate) fn vanish(&self, key: &ServiceKey, reference: &ObjectRef, uid: &str, version: u64) -> bool {
         let mut inner = self.lock();
         let Some(entry) = inner.services.get_mut(key) else {
             return false;
         };
         if !entry.forget(reference, uid) {
+            // We deleted it, or the answer to its creation isn't here yet.
+            entry.doubt(reference, version);
             return false;
         }
-        entry.doubt(reference);
+        entry.doubt(reference, version);
         if entry.is_over() {
             inner.services.remove(key);
         }
@@ -215,7 +219,7 @@ impl Cache {
             let gone: Vec<ObjectRef> = entry.children.keys().filter(gone).cloned().collect();
             for reference in &gone {
                 entry.children.remove(reference);
-                entry.doubt(reference);
+                entry.doubt(reference, u64::MAX);
             }
             if !gone.is_empty() {
                 changed.push(key.clone());
@@ -308,7 +312,7 @@ impl Cache {
             failed: entry.failed.clone(),
             loads: entry.loads.clone(),
             enforcement: entry.enforcement.clone(),
-            strangers: entry.strangers.iter().cloned().collect(),
+            strangers: entry.strangers.keys().cloned().collect(),
         }
     }
 
@@ -329,7 +333,14 @@ impl Cache {
         let entry = inner.services.entry(key.clone()).or_default();
         entry.written.insert(live.reference.clone(), written);
         entry.failed.remove(&live.reference);
-        entry.strangers.remove(&live.reference);
+        let ours = version(live.object["metadata"]["resourceVersion"].as_str());
+        if entry
+            .strangers
+            .get(&live.reference)
+            .is_some_and(|doubt| ours > *doubt)
+        {
+            entry.strangers.remove(&live.reference);
+        }
     }
 
     /// Counts that an object was set back.
@@ -372,10 +383,10 @@ impl Cache {
     }
 
     /// Remembers that a name is taken by an object that no watch shows.
-    pub(crate) fn stranger(&self, key: &ServiceKey, reference: ObjectRef) {
+    pub(crate) fn stranger(&self, key: &ServiceKey, reference: ObjectRef, seen: u64) {
         let mut inner = self.lock();
         let entry = inner.services.entry(key.clone()).or_default();
-        entry.strangers.insert(reference);
+        entry.strangers.insert(reference, seen);
     }
 
     /// The name is free again.
@@ -481,5 +492,36 @@ impl Cache {
         let children = inner.services.values().map(|entry| entry.children.len()).sum();
         let pods = inner.services.values().map(|entry| entry.pods.len()).sum();
         (children, pods, inner.nodes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live(resource_version: &str) -> Live {
+        let object = serde_json::json!({ "metadata": { "name": "chat-dns", "uid": "u", "resourceVersion": resource_version } });
+        Live::new(Kind::NetworkPolicy, object).unwrap()
+    }
+
+    #[test]
+    fn an_object_that_vanished_after_our_write_stays_in_doubt_when_the_answer_arrives() {
+        let key = ServiceKey {
+            namespace: "team".to_owned(),
+            base: "chat".to_owned(),
+        };
+        let cache = Cache::default();
+        let reference = live("2").reference;
+        cache.put(&key, live("1"), 1, false);
+        cache.wrote(&key, &live("1"));
+        // The write of version 2 is stored; somebody takes the label away, version 3; only then the answer about version 2 arrives.
+        assert!(cache.vanish(&key, &reference, "u", 3));
+        cache.put(&key, live("2"), 2, false);
+        cache.wrote(&key, &live("2"));
+        assert_eq!(cache.snapshot(&key).strangers, [reference.clone()]);
+        // What brought the label back ends the doubt.
+        cache.put(&key, live("4"), 4, false);
+        cache.wrote(&key, &live("4"));
+        assert!(cache.snapshot(&key).strangers.is_empty());
     }
 }

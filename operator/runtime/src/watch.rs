@@ -185,8 +185,9 @@ impl Watcher {
     fn drop_child(&self, kind: Kind, object: &DynamicObject) {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let name = object.name_any();
+        let version = version(object.metadata.resource_version.as_deref());
         if let Some(key) = key_of(object)
-            && self.cache.vanish(&key, &ChildRef { kind, name }, &uid)
+            && self.cache.vanish(&key, &ChildRef { kind, name }, &uid, version)
         {
             self.news(&key);
         }
