@@ -283,7 +283,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
             "delete or rename the object that Accepted names, or give the service another name."
         }
         "QuotaExceeded" => "ask for a larger quota of the namespace, or lower replicas or resources.",
-        "IssueFailed" => "look at what is named: at the operator's log in mode Internal, otherwise at whoever fills the Secret.",
+        "IssueFailed" => {
+            "look at what is named: at the operator's log in mode Internal, otherwise at whoever fills the Secret."
+        }
         "ExpiringSoon" => "look at the operator's log: renewing has failed for a long time.",
         "PullFailed" => {
             "check that the model's source can be reached: spec.network.modelEgress, name and revision."

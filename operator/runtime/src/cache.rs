@@ -518,7 +518,7 @@ mod tests {
         assert!(cache.vanish(&key, &reference, "u", 3));
         cache.put(&key, live("2"), 2, false);
         cache.wrote(&key, &live("2"));
-        assert_eq!(cache.snapshot(&key).strangers, [reference.clone()]);
+        assert_eq!(cache.snapshot(&key).strangers, [reference]);
         // What brought the label back ends the doubt.
         cache.put(&key, live("4"), 4, false);
         cache.wrote(&key, &live("4"));
