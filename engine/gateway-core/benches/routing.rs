@@ -86,6 +86,7 @@ fn route(router: &mut Router, revision: &Revision, hashes: &[u64], now: Micros) 
     let request = RouteRequest {
         revision,
         prompt_tokens: 2000,
+        num_sequences: 1,
         hashes,
         session: None,
         excluded: &[],

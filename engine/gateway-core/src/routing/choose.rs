@@ -63,10 +63,10 @@ pub(super) fn choose(
     // Equal ones take turns.
     let best_by = |cost: &dyn Fn(&Candidate<'_>, u32) -> u64| {
         let key = |candidate: &Candidate<'_>| {
-            let num_requests = candidate.engine.num_requests(now);
+            let num_sequences = candidate.engine.num_sequences(now);
             (
-                cost(candidate, num_requests),
-                num_requests,
+                cost(candidate, num_sequences),
+                num_sequences,
                 candidate.engine.num_chosen,
             )
         };
@@ -80,10 +80,10 @@ pub(super) fn choose(
             weights.max_by_key(|(_, weight)| *weight).map(|(place, _)| place)
         }
         (RoutingPolicy::PrefixAware | RoutingPolicy::Session, _) => {
-            best_by(&|candidate, num_requests| work(candidate, num_requests, question))
+            best_by(&|candidate, num_sequences| work(candidate, num_sequences, question))
         }
         (RoutingPolicy::LeastKv, _) => best_by(&|candidate, _| kv_parts(candidate.engine, now)),
-        (RoutingPolicy::LeastRequests, _) => best_by(&|_, num_requests| u64::from(num_requests)),
+        (RoutingPolicy::LeastRequests, _) => best_by(&|_, num_sequences| u64::from(num_sequences)),
         (RoutingPolicy::PowerOfTwoChoices, _) => two_choices(candidates, question),
         (RoutingPolicy::RoundRobin, _) => {
             let is_next =
@@ -95,14 +95,14 @@ pub(super) fn choose(
 }
 
 /// In tokens.
-fn work(candidate: &Candidate<'_>, num_requests: u32, question: Question) -> u64 {
+fn work(candidate: &Candidate<'_>, num_sequences: u32, question: Question) -> u64 {
     let Candidate { engine, overlap } = candidate;
     let (prompt, now) = (u64::from(question.prompt_tokens), question.now);
     let block_size = u64::from(engine.capacity.block_size);
     let to_compute = prompt.saturating_sub(u64::from(*overlap) * block_size);
     // Others' requests are taken to be like this one.
     let in_front = engine.own.unbegun_tokens + u64::from(engine.num_foreign_waiting(now)) * prompt;
-    let beside = u64::from(num_requests) * TOKENS_PER_RUNNING;
+    let beside = u64::from(num_sequences) * TOKENS_PER_RUNNING;
     let needed = u64::from(engine.num_used_blocks(now)) + to_compute.div_ceil(block_size);
     let full = u64::from(engine.capacity.num_blocks) * KV_FULL_PERCENT / 100;
     // Once to make room, once to compute again what had to go.
@@ -124,7 +124,7 @@ fn two_choices(candidates: &[Candidate<'_>], question: Question) -> Option<usize
     let draw = |bits: u64, range: u64| ((bits & 0xffff_ffff) * range) >> 32;
     let first = draw(question.random, len);
     let other = (first + 1 + draw(question.random >> 32, len - 1)) % len;
-    let requests = |place: u64| candidates[place as usize].engine.num_requests(question.now);
+    let requests = |place: u64| candidates[place as usize].engine.num_sequences(question.now);
     Some(if requests(other) < requests(first) {
         other
     } else {

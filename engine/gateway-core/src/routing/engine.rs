@@ -67,6 +67,8 @@ pub(super) struct Apart {
 pub(super) struct Own {
     /// Requests.
     pub(super) num_requests: u32,
+    /// Their sequences, which take the engine's seats.
+    pub(super) num_sequences: u32,
     /// Requests without a first token, and the tokens that must be computed for them.
     pub(super) num_unbegun: u32,
     pub(super) unbegun_tokens: u64,
@@ -75,7 +77,7 @@ pub(super) struct Own {
 /// Work that requests bring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
-    pub(super) num_requests: u32,
+    pub(super) num_sequences: u32,
     pub(super) num_blocks: u32,
 }
 
@@ -123,25 +125,26 @@ impl Engine {
     }
 
     /// The request is on its way: counted at once, so that the next choice sees it.
-    pub(super) fn admit(&mut self, computed_tokens: u64, num_blocks: u32) {
+    pub(super) fn admit(&mut self, computed_tokens: u64, num_blocks: u32, num_sequences: u32) {
         self.circuit.chosen();
         self.own.num_requests += 1;
+        self.own.num_sequences = self.own.num_sequences.saturating_add(num_sequences);
         self.own.num_unbegun += 1;
         self.own.unbegun_tokens += computed_tokens;
-        self.since_report.num_requests += 1;
+        self.since_report.num_sequences = self.since_report.num_sequences.saturating_add(num_sequences);
         self.since_report.num_blocks = self.since_report.num_blocks.saturating_add(num_blocks);
         self.num_chosen += 1;
     }
 
-    /// Requests that run or wait: what is known here, or what the engine says and what came since, whichever is more.
-    pub(super) fn num_requests(&self, now: Micros) -> u32 {
+    /// Sequences that run or wait: what is known here, or what the engine says and what came since, whichever is more.
+    pub(super) fn num_sequences(&self, now: Micros) -> u32 {
         let reported = self.fresh_report(now).map_or(0, |report| {
             report
                 .num_running
                 .saturating_add(report.num_waiting)
-                .saturating_add(self.since_report.num_requests)
+                .saturating_add(self.since_report.num_sequences)
         });
-        reported.max(self.own.num_requests)
+        reported.max(self.own.num_sequences)
     }
 
     /// Requests that wait and that this gateway knows nothing of.

@@ -12,6 +12,8 @@ pub struct RouteRequest<'a> {
     pub revision: &'a Revision,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// Sequences to make of it (the API's `n`); 0 counts as 1.
+    pub num_sequences: u32,
     /// The first 8 bytes, big-endian, of the hashes of the prompt's full blocks, in order.
     pub hashes: &'a [u64],
     /// A hash of what the client or the route names its session by.
@@ -88,8 +90,8 @@ pub struct EngineView {
     pub circuit: Circuit,
     /// This gateway's requests there.
     pub num_own_requests: u32,
-    /// All requests there, as far as is known.
-    pub num_requests: u32,
+    /// Sequences of all requests there, as far as is known.
+    pub num_sequences: u32,
     /// Blocks that are filed for it.
     pub num_indexed_blocks: u32,
 }

@@ -191,10 +191,12 @@ impl Router {
             .ok_or(NoEngine::NoneKnown)?;
         let cached_tokens = overlap.saturating_mul(engine.capacity.block_size);
         let computed_tokens = u64::from(request.prompt_tokens.saturating_sub(cached_tokens));
-        let ticket = Ticket::new(id, computed_tokens, engine.own.unbegun_tokens, now);
+        let num_sequences = request.num_sequences.max(1);
+        let ticket = Ticket::new(id, computed_tokens, engine.own.unbegun_tokens, num_sequences, now);
         engine.admit(
             computed_tokens,
             request.prompt_tokens.div_ceil(engine.capacity.block_size),
+            num_sequences,
         );
         Ok(Choice {
             engine: id,
@@ -227,6 +229,7 @@ impl Router {
             return;
         };
         engine.own.num_requests = engine.own.num_requests.saturating_sub(1);
+        engine.own.num_sequences = engine.own.num_sequences.saturating_sub(ticket.num_sequences);
         if !ticket.has_begun() {
             engine.own.num_unbegun = engine.own.num_unbegun.saturating_sub(1);
             engine.own.unbegun_tokens = engine.own.unbegun_tokens.saturating_sub(ticket.computed_tokens);
@@ -253,7 +256,7 @@ impl Router {
             is_draining: engine.is_draining,
             circuit: engine.circuit,
             num_own_requests: engine.own.num_requests,
-            num_requests: engine.num_requests(now),
+            num_sequences: engine.num_sequences(now),
             num_indexed_blocks: engine.holder.map_or(0, |holder| self.index.num_blocks(holder)),
         })
     }

@@ -59,6 +59,7 @@ fn choose_with<'a>(
     let mut request = RouteRequest {
         revision,
         prompt_tokens: 160,
+        num_sequences: 1,
         hashes: &[],
         session: None,
         excluded: &[],

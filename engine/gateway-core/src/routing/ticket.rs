@@ -16,6 +16,8 @@ pub struct Ticket {
     pub(super) computed_tokens: u64,
     /// Tokens that it had to compute first.
     pub(super) tokens_in_front: u64,
+    /// Sequences that it makes of the prompt.
+    pub(super) num_sequences: u32,
     pub(super) chosen_at: Micros,
     pub(super) begun_at: Option<Micros>,
 }
@@ -51,11 +53,18 @@ pub enum EngineFailure {
 }
 
 impl Ticket {
-    pub(super) fn new(engine: EngineId, computed_tokens: u64, tokens_in_front: u64, now: Micros) -> Self {
+    pub(super) fn new(
+        engine: EngineId,
+        computed_tokens: u64,
+        tokens_in_front: u64,
+        num_sequences: u32,
+        now: Micros,
+    ) -> Self {
         Self {
             engine,
             computed_tokens,
             tokens_in_front,
+            num_sequences,
             chosen_at: now,
             begun_at: None,
         }

@@ -327,7 +327,7 @@ impl Core {
                 return 0;
             };
             if is_meant(&joined.revision) && is_usable(&engine, now) {
-                joined.seats.saturating_sub(engine.num_requests) as usize
+                joined.seats.saturating_sub(engine.num_sequences) as usize
             } else {
                 0
             }

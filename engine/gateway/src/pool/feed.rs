@@ -131,6 +131,7 @@ mod tests {
             let request = RouteRequest {
                 revision: &Revision("r".into()),
                 prompt_tokens: 16,
+                num_sequences: 1,
                 hashes: std::slice::from_ref(*hash),
                 session: None,
                 excluded: &[],

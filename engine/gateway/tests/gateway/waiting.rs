@@ -206,3 +206,37 @@ async fn a_gateway_that_leaves_answers_for_a_while_and_ends_each_connection_with
     let after = gateway.complete("a", body("hi", 1)).await;
     assert!(after.status == 200 && closes(&after), "{:?}", after.headers);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_sequence_of_a_request_takes_a_place_at_the_engine() {
+    let engine = TestEngine::start(EngineOptions {
+        max_num_seqs: 4,
+        ..EngineOptions::default()
+    })
+    .await;
+    let gateway = TestGateway::start(&[engine.address], options(""))
+        .await
+        .with_engines(1)
+        .await;
+    engine.control.hold();
+    let mut wide = body("hi", 2);
+    (wide["n"], wide["temperature"]) = (4.into(), 1.into());
+    let asking = (0..3).map(|_| gateway.complete("a", wide.clone()));
+    let opening = async {
+        // One fills the engine, and one more stands ready there.
+        eventually("the third to wait", async || {
+            gateway.metric("kvasir_gateway_waiting_requests").await == 1.0
+        })
+        .await;
+        engine.control.open();
+    };
+    let (answers, ()) = futures::join!(futures::future::join_all(asking), opening);
+    for answer in answers {
+        assert_eq!(
+            answer.json()["choices"].as_array().unwrap().len(),
+            4,
+            "{}",
+            answer.text
+        );
+    }
+}

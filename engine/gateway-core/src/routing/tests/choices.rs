@@ -284,6 +284,30 @@ fn a_number_of_a_revision_is_used_again_without_mixing_them_up() {
 }
 
 #[test]
+fn each_sequence_of_a_request_counts() {
+    let (mut router, engines) = router(RoutingPolicy::LeastRequests, 2);
+    let wide = choose_with(
+        &mut router,
+        at(1),
+        |request| request.num_sequences = 5,
+        &revision("r"),
+    )
+    .unwrap();
+    let loads = |router: &Router| -> Vec<(u32, u32)> {
+        router
+            .engines(at(1))
+            .map(|view| (view.num_own_requests, view.num_sequences))
+            .collect()
+    };
+    assert_eq!(loads(&router), [(1, 5), (0, 0)]);
+    // The report doesn't have it yet.
+    router.report(engines[0], LoadReport::default(), at(1));
+    assert_eq!(loads(&router), [(1, 5), (0, 0)]);
+    router.finish(wide.ticket, Outcome::Completed, at(1));
+    assert_eq!(loads(&router), [(0, 0), (0, 0)]);
+}
+
+#[test]
 fn a_finished_request_no_longer_counts() {
     let (mut router, engines) = router(RoutingPolicy::LeastRequests, 2);
     let first = choose(&mut router, at(1)).unwrap();
@@ -292,7 +316,7 @@ fn a_finished_request_no_longer_counts() {
     router.finish(first.ticket, Outcome::ClientLeft, at(3));
     let views: Vec<(u32, u32)> = router
         .engines(at(3))
-        .map(|view| (view.num_own_requests, view.num_requests))
+        .map(|view| (view.num_own_requests, view.num_sequences))
         .collect();
     assert_eq!(views, [(0, 0), (1, 1)]);
     router.finish(second.ticket, Outcome::Completed, at(4));
