@@ -42,10 +42,7 @@ pub(crate) async fn completions(state: &Arc<State>, call: Call) -> Result<Respon
     for text_request in requests {
         prepared.push(call.pipeline.prepare(text_request).await?);
     }
-    let mut streams = Vec::with_capacity(prepared.len());
-    for prepared in prepared {
-        streams.push(call.pipeline.start(prepared).await?);
-    }
+    let streams = call.pipeline.start_all(prepared).await?;
     let prompts = streams
         .iter()
         .map(|stream| PromptEcho::new(&call.pipeline, stream, &common, request.echo));

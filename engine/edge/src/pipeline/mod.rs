@@ -232,12 +232,28 @@ impl Pipeline {
     /// # Errors
     /// The engine's refusal.
     pub async fn start(&self, prepared: Prepared) -> Result<TextStream, ApiError> {
-        let request = prepared.request.clone();
-        let outputs = self.source.generate(request).await?;
+        let outputs = self.source.generate(prepared.request.clone()).await?;
+        Ok(self.started(prepared, outputs))
+    }
+
+    /// Hands the requests of one call to the engine, all or none. Dropping a stream aborts its request.
+    ///
+    /// # Errors
+    /// The engine's refusal.
+    pub async fn start_all(&self, prepared: Vec<Prepared>) -> Result<Vec<TextStream>, ApiError> {
+        let requests = prepared.iter().map(|prepared| prepared.request.clone());
+        let outputs = self.source.generate_all(requests.collect()).await?;
+        let started = prepared.into_iter().zip(outputs);
+        Ok(started
+            .map(|(prepared, outputs)| self.started(prepared, outputs))
+            .collect())
+    }
+
+    fn started(&self, prepared: Prepared, outputs: kvasir_client::OutputStream) -> TextStream {
         self.inner
             .figures
             .request_started(prepared.request.n, prepared.max_tokens());
-        Ok(TextStream::new(self.clone(), prepared, outputs))
+        TextStream::new(self.clone(), prepared, outputs)
     }
 
     /// Token ids of a prompt, which may be more than the context has.

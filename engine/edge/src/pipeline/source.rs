@@ -18,6 +18,18 @@ pub trait Source: Send + Sync + 'static {
     /// What the client is told.
     async fn generate(&self, request: GenerateRequest) -> Result<OutputStream, ApiError>;
 
+    /// Starts the requests of one call, in their order: all or none.
+    ///
+    /// # Errors
+    /// What the client is told.
+    async fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<OutputStream>, ApiError> {
+        let mut all = Vec::with_capacity(requests.len());
+        for request in requests {
+            all.push(self.generate(request).await?);
+        }
+        Ok(all)
+    }
+
     /// Ends one sequence of a request, or all of them. Unknown ids are ignored.
     fn abort(&self, request_id: &str, index: Option<u32>);
 }

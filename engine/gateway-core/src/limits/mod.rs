@@ -115,6 +115,28 @@ pub struct DimensionUsage {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage(pub [Option<DimensionUsage>; 4]);
 
+impl Exhausted {
+    /// What it tells about the limits per minute: the one that is used up, which has room again at its reset.
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        if let Self::PerMinute {
+            dimension,
+            limit,
+            used,
+            retry_after,
+            ..
+        } = *self
+        {
+            usage.0[dimension as usize] = Some(DimensionUsage {
+                limit,
+                used,
+                reset: retry_after.unwrap_or_default(),
+            });
+        }
+        usage
+    }
+}
+
 impl Dimension {
     /// Every dimension, in the order of [`Amounts`] and of the store's scripts.
     pub const ALL: [Self; 4] = [

@@ -6,11 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 /// Lines that wait to be written; more are counted and dropped, because a full disk must not stop the service.
 const MAX_UNWRITTEN: usize = 16_384;
+/// Between two tries to ask a writer with a full queue for its end.
+const FULL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where lines go. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -79,13 +82,12 @@ impl Audit {
             None => Box::new(io::stdout()),
         };
         let (lines, entries) = sync_channel(MAX_UNWRITTEN);
+        let dropped = Arc::<AtomicU64>::default();
+        let not_written = Arc::clone(&dropped);
         std::thread::Builder::new()
             .name("audit".to_owned())
-            .spawn(move || write(out, &entries))?;
-        Ok(Self {
-            lines,
-            dropped: Arc::default(),
-        })
+            .spawn(move || write(out, &entries, &not_written))?;
+        Ok(Self { lines, dropped })
     }
 
     pub(crate) fn log(&self, line: &AuditLine<'_>) {
@@ -105,13 +107,24 @@ impl Audit {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything so far is written. Blocks.
-    pub(crate) fn flush(&self) {
+    /// Waits until everything so far is written, at most so long: whoever should read a pipe may have stopped. Blocks.
+    ///
+    /// Answers whether it's written.
+    pub(crate) fn flush(&self, at_most: Duration) -> bool {
+        let end = Instant::now() + at_most;
         let (done, written) = sync_channel(1);
-        if self.lines.send(Entry::Flush(done)).is_ok() {
-            // An error says that the writer is gone, and with it what was left.
-            written.recv().unwrap_or_default();
+        let mut entry = Entry::Flush(done);
+        loop {
+            match self.lines.try_send(entry) {
+                Ok(()) => break,
+                Err(TrySendError::Full(unsent)) if Instant::now() < end => entry = unsent,
+                Err(_) => return false,
+            }
+            std::thread::sleep(FULL_PAUSE);
         }
+        written
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+            .is_ok()
     }
 }
 
@@ -119,10 +132,12 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>) {
+fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>, dropped: &AtomicU64) {
     while let Ok(entry) = entries.recv() {
         let written = match entry {
-            Entry::Line(line) => out.write_all(&line),
+            Entry::Line(line) => out.write_all(&line).inspect_err(|_| {
+                dropped.fetch_add(1, Ordering::Relaxed);
+            }),
             Entry::Flush(done) => {
                 let flushed = out.flush();
                 // Whoever waited may have left.
@@ -133,5 +148,44 @@ fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>) {
         if let Err(error) = written {
             tracing::error!(%error, "a line of the audit log could not be written");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_the_disk_refuses_are_counted() {
+        let audit = Audit::open(Some(Path::new("/dev/full"))).unwrap();
+        for _ in 0..3 {
+            audit.log(&AuditLine::default());
+        }
+        assert!(audit.flush(Duration::from_mins(1)));
+        assert_eq!(audit.num_dropped(), 3);
+    }
+
+    #[test]
+    fn a_reader_that_has_stopped_holds_nobody_up() {
+        struct Stuck;
+        impl Write for Stuck {
+            fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+                loop {
+                    std::thread::park();
+                }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (lines, entries) = sync_channel(1);
+        std::thread::spawn(move || write(Box::new(Stuck), &entries, &AtomicU64::new(0)));
+        let dropped = Arc::default();
+        let audit = Audit { lines, dropped };
+        // The first is being written and the second waits, or the first waits: either way there is no place for long.
+        for _ in 0..3 {
+            audit.log(&AuditLine::default());
+        }
+        assert!(!audit.flush(Duration::from_millis(50)));
     }
 }

@@ -1,6 +1,8 @@
 //! The door: who comes in, and what becomes of the request.
 
 mod audit;
+mod record;
+mod run;
 mod visit;
 
 use std::sync::Arc;
@@ -20,7 +22,8 @@ use kvasir_gateway_core::auth::{
 use kvasir_gateway_core::policy::{Answer, Denial, Entry, Scope};
 
 pub(crate) use self::audit::Audit;
-use self::visit::{Visiting, VisitorRecord};
+use self::record::VisitorRecord;
+use self::visit::Visiting;
 
 use crate::clock::unix_now;
 use crate::jwks::{JwksFollower, with_keys};

@@ -1,9 +1,7 @@
 //! One request behind the door, until its answer is out.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use http::header::RETRY_AFTER;
@@ -11,23 +9,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::types::GenerateRequest;
 use kvasir_client::{EngineClient, GrpcClient, OutputStream};
-use kvasir_edge::host::{Knock, Terms, Visit, Wanted};
-use kvasir_edge::{PeerAddress, Pipeline, Source};
-use kvasir_gateway_core::auth::Principal;
-use kvasir_gateway_core::limits::{Cost, Exhausted, Usage, rate_limit_headers, retry_after_seconds};
+use kvasir_edge::host::{Terms, Visit, Wanted};
+use kvasir_edge::{Pipeline, Source};
+use kvasir_gateway_core::limits::{Exhausted, Usage, rate_limit_headers, retry_after_seconds};
 use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::policy::{Entry, ModelUse, Tenant};
 use kvasir_gateway_core::time::Micros;
 use kvasir_gateway_core::waiting::Waiter;
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
-use super::audit::{Audit, AuditLine};
+use super::record::VisitorRecord;
 use super::{DoorHost, Live, denied};
-use crate::metrics::GatewayMetrics;
-use crate::pool::dispatch::{Begun, Failed, Job, dispatch, refused};
-use crate::pool::{Metered, Pool, RevisionModel};
-use crate::store::{Accounts, OpenCharge};
+use crate::pool::dispatch::{Failed, refused};
+use crate::pool::{Pool, RevisionModel};
+use crate::store::Accounts;
 
 /// Bytes of a request's body that are taken for one token while nobody can count them.
 const BYTES_PER_TOKEN: usize = 4;
@@ -37,53 +32,30 @@ pub(crate) struct Visiting {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    live: Arc<Live>,
-    pool: Arc<Pool>,
-    accounts: Accounts,
+pub(super) struct Inner {
+    pub(super) live: Arc<Live>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) accounts: Accounts,
     /// `None` on public routes.
     tenant: Option<TenantName>,
-    session: Option<u64>,
+    pub(super) session: Option<u64>,
     state: Mutex<State>,
 }
 
 /// What happens to the request.
-struct State {
-    record: VisitorRecord,
-    model: Option<Arc<RevisionModel>>,
-    terms: Terms,
-    weight: u32,
-    usage: Option<Usage>,
+pub(super) struct State {
+    pub(super) record: VisitorRecord,
+    pub(super) model: Option<Arc<RevisionModel>>,
+    pub(super) terms: Terms,
+    pub(super) weight: u32,
+    pub(super) usage: Option<Usage>,
     retry_after: Option<u64>,
     /// The end of all its waiting, once it has begun to wait.
     until: Micros,
     /// The engines that it was read for have gone; others are there.
     is_superseded: bool,
     /// Its own requests at engines, by their ids: nobody else's can be named.
-    running: BTreeMap<String, Arc<GrpcClient>>,
-}
-
-/// What the audit log says of a request; written when it's dropped.
-pub(crate) struct VisitorRecord {
-    audit: Audit,
-    metrics: Arc<GatewayMetrics>,
-    began: Instant,
-    request_id: String,
-    tenant: Option<String>,
-    method: Option<&'static str>,
-    subject: Option<String>,
-    peer: Option<SocketAddr>,
-    http_method: String,
-    route: &'static str,
-    model: Option<String>,
-    revision: Option<String>,
-    engines: Vec<String>,
-    attempts: u32,
-    decision: &'static str,
-    reason: &'static str,
-    status: u16,
-    cost: Cost,
-    cached_tokens: u64,
+    pub(super) running: BTreeMap<String, Arc<GrpcClient>>,
 }
 
 impl Visiting {
@@ -237,7 +209,13 @@ struct VisitSource(Arc<Inner>);
 #[async_trait]
 impl Source for VisitSource {
     async fn generate(&self, request: GenerateRequest) -> Result<OutputStream, ApiError> {
-        self.0.generate(request).await
+        let mut all = self.generate_all(vec![request]).await?;
+        all.pop()
+            .ok_or_else(|| ApiError::new(ErrorKind::Internal, "the request wasn't started"))
+    }
+
+    async fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<OutputStream>, ApiError> {
+        self.0.generate_all(requests).await
     }
 
     fn abort(&self, request_id: &str, index: Option<u32>) {
@@ -249,13 +227,13 @@ impl Source for VisitSource {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // Every change under the lock is complete before anything that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tenant's rules, as they were when it came in.
-    fn tenant(&self) -> Result<(&TenantName, &Tenant), ApiError> {
+    pub(super) fn tenant(&self) -> Result<(&TenantName, &Tenant), ApiError> {
         let known = self.tenant.as_ref().and_then(|name| {
             let (name, tenant) = self.live.settings.policy.tenants.get_key_value(name)?;
             Some((name, tenant))
@@ -268,7 +246,7 @@ impl Inner {
         Some(Entry::Tenant { name, tenant })
     }
 
-    fn waiter(&self, cost: u64) -> Result<Waiter, ApiError> {
+    pub(super) fn waiter(&self, cost: u64) -> Result<Waiter, ApiError> {
         let (name, tenant) = self.tenant()?;
         Ok(Waiter {
             tenant: name.clone(),
@@ -280,77 +258,7 @@ impl Inner {
         })
     }
 
-    async fn generate(self: &Arc<Self>, mut request: GenerateRequest) -> Result<OutputStream, ApiError> {
-        let (name, tenant) = self.tenant()?;
-        let model = self.lock().model.clone();
-        let model = model.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the request has no model"))?;
-        let salt = self.live.settings.salt.tenant_salt(name);
-        let hashes = model.hashes(&salt, &request.cache_salt, &request.prompt_token_ids);
-        let hashes = hashes
-            .map_err(|error| ApiError::new(ErrorKind::Value, error.to_string()).with_param("cache_salt"))?;
-        request.tenant_salt = salt.as_bytes().to_vec().into();
-        let estimate = estimate(&request);
-        let admitted = match self.accounts.charge(name, &tenant.limits, estimate).await {
-            Ok(admitted) => admitted,
-            Err(exhausted) => return Err(self.exhausted(&exhausted)),
-        };
-        self.lock().usage = Some(admitted.usage);
-        let mut waiter = self.waiter(estimate.input_tokens + estimate.output_tokens)?;
-        {
-            let state = self.lock();
-            waiter.weight = state.weight;
-            waiter.priority = i32::try_from(state.terms.priority).unwrap_or(waiter.priority);
-        }
-        let (high, low) = Uuid::new_v4().as_u64_pair();
-        let (id, n) = (request.request_id.clone(), request.n.max(1));
-        let job = Job {
-            model: &model,
-            request,
-            hashes,
-            session: self.session,
-            // Each half has fixed bits where the other one is random.
-            random: high ^ low,
-            waiter,
-        };
-        let begun = match dispatch(&self.pool, job).await {
-            Ok(begun) => begun,
-            Err(failed) => {
-                admitted.charge.cancel();
-                return Err(self.failed(&failed));
-            }
-        };
-        Ok(self.metered(begun, (id, n), admitted.charge, estimate.input_tokens))
-    }
-
-    /// The outputs of a request that has begun, counted, and settled at their end.
-    fn metered(
-        self: &Arc<Self>,
-        begun: Begun,
-        (id, n): (String, u32),
-        charge: OpenCharge,
-        input_tokens: u64,
-    ) -> OutputStream {
-        {
-            let mut state = self.lock();
-            state.record.engines.push(begun.place.engine.clone());
-            state.record.attempts += begun.place.attempts;
-            state.running.insert(id.clone(), Arc::clone(&begun.place.client));
-        }
-        self.pool.metrics.routed(begun.place.overlap_blocks);
-        let inner = Arc::clone(self);
-        Box::pin(Metered::new(begun, n, move |tally, _place| {
-            let actual = Cost {
-                input_tokens,
-                output_tokens: tally.output_tokens,
-            };
-            charge.settle(actual);
-            let mut state = inner.lock();
-            state.running.remove(&id);
-            state.record.ended(tally, actual);
-        }))
-    }
-
-    fn failed(&self, failed: &Failed) -> ApiError {
+    pub(super) fn failed(&self, failed: &Failed) -> ApiError {
         let mut state = self.lock();
         if matches!(failed, Failed::Superseded) {
             // No failure: it's read again, and recorded when that has ended.
@@ -365,110 +273,11 @@ impl Inner {
         answer
     }
 
-    fn exhausted(&self, exhausted: &Exhausted) -> ApiError {
+    pub(super) fn exhausted(&self, exhausted: &Exhausted) -> ApiError {
         let mut state = self.lock();
         state.record.decide("limited", exhausted.code());
         state.retry_after = retry_after_seconds(exhausted);
+        state.usage = Some(exhausted.usage());
         ApiError::new(ErrorKind::RateLimited, exhausted.to_string())
-    }
-}
-
-/// The most that a request can cost.
-fn estimate(request: &GenerateRequest) -> Cost {
-    let max_tokens = request.stop.as_ref().map_or(0, |stop| stop.max_tokens);
-    Cost {
-        input_tokens: request.prompt_token_ids.len() as u64,
-        output_tokens: u64::from(max_tokens) * u64::from(request.n.max(1)),
-    }
-}
-
-impl VisitorRecord {
-    pub(super) fn new(knock: &Knock<'_>, audit: Audit, metrics: Arc<GatewayMetrics>) -> Self {
-        Self {
-            audit,
-            metrics,
-            began: knock.arrival,
-            request_id: knock.request_id.to_owned(),
-            tenant: None,
-            method: None,
-            subject: None,
-            peer: knock.connection.get::<PeerAddress>().map(|peer| peer.0),
-            http_method: knock.route.method.to_string(),
-            route: knock.route.path,
-            model: None,
-            revision: None,
-            engines: Vec::new(),
-            attempts: 0,
-            decision: "allowed",
-            reason: "ok",
-            status: 0,
-            cost: Cost::default(),
-            cached_tokens: 0,
-        }
-    }
-
-    pub(super) fn known(&mut self, principal: &Principal) {
-        self.tenant = Some(principal.tenant.to_string());
-        self.method = Some(principal.method.code());
-        self.subject = Some(principal.subject.clone());
-    }
-
-    pub(super) fn denied(&mut self, reason: &'static str, status: u16) {
-        self.decide("denied", reason);
-        self.status = status;
-    }
-
-    fn decide(&mut self, decision: &'static str, reason: &'static str) {
-        self.decision = decision;
-        self.reason = reason;
-    }
-
-    fn failed(&mut self, reason: &'static str) {
-        self.decide("failed", reason);
-    }
-
-    fn ended(&mut self, tally: &crate::pool::Tally, actual: Cost) {
-        self.cost.input_tokens += actual.input_tokens;
-        self.cost.output_tokens += actual.output_tokens;
-        self.cached_tokens += u64::from(tally.cached_tokens);
-        if tally.error.is_some() {
-            self.failed("engine_failed");
-        } else if !tally.is_done && self.reason == "ok" {
-            self.reason = "ended_early";
-        }
-    }
-}
-
-impl Drop for VisitorRecord {
-    fn drop(&mut self) {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        if self.status == 0 {
-            // The client left before there was anything to answer.
-            self.reason = "client_left";
-        }
-        self.audit.log(&AuditLine {
-            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-            request_id: &self.request_id,
-            tenant: self.tenant.as_deref(),
-            method: self.method,
-            subject: self.subject.as_deref(),
-            peer: self.peer,
-            http_method: &self.http_method,
-            route: self.route,
-            model: self.model.as_deref(),
-            revision: self.revision.as_deref(),
-            engines: self.engines.iter().map(String::as_str).collect(),
-            attempts: self.attempts,
-            decision: self.decision,
-            reason: self.reason,
-            status: self.status,
-            input_tokens: self.cost.input_tokens,
-            output_tokens: self.cost.output_tokens,
-            cached_tokens: self.cached_tokens,
-            duration_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
-        });
-        let tenant = self.tenant.as_deref();
-        self.metrics.request_ended(tenant, self.decision, self.reason);
-        self.metrics.tokens(tenant, self.cost, self.cached_tokens);
     }
 }

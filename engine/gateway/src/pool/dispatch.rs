@@ -1,6 +1,7 @@
 //! Sends a request to an engine, and elsewhere if that fails before its first token.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +27,8 @@ pub(crate) struct Job<'a> {
     pub(crate) random: u64,
     /// How it waits.
     pub(crate) waiter: Waiter,
+    /// Set once an engine has it.
+    pub(crate) is_sent: &'a AtomicBool,
 }
 
 /// A request that has begun to be answered.
@@ -89,6 +92,7 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
             Err(NoEngine::NoneKnown | NoEngine::AllDraining | NoEngine::AllEjected) => continue,
         };
         num_sent += 1;
+        job.is_sent.store(true, Ordering::Relaxed);
         place.attempts = num_sent;
         let error = match first_output(pool, &place.client, &job.request).await {
             Ok((first, rest)) => {
@@ -168,6 +172,7 @@ fn choose(
     let request = RouteRequest {
         revision: &job.model.revision,
         prompt_tokens: u32::try_from(job.request.prompt_token_ids.len()).unwrap_or(u32::MAX),
+        num_sequences: job.request.n,
         hashes: &job.hashes,
         session: job.session,
         excluded,
@@ -291,16 +296,20 @@ impl Failed {
                 "no engine is free for this request; try again later",
             ),
             Self::Engine { error, failure, .. } => match failure {
-                None | Some(EngineFailure::Overloaded | EngineFailure::Internal) => engine_error(error),
                 Some(EngineFailure::FirstTokenTimeout) => {
                     ApiError::new(ErrorKind::Timeout, "the engine didn't begin to answer in time")
                 }
-                Some(_) => ApiError::new(
-                    ErrorKind::Unavailable,
-                    "the engine was lost before it answered; try again",
-                ),
+                _ => engine_error(&for_the_client(error)),
             },
         }
+    }
+}
+
+/// An engine's error as the client reads it: addresses and what transports say are for the log.
+pub(crate) fn for_the_client(error: &Error) -> Error {
+    match failure_of(error) {
+        None | Some(EngineFailure::Overloaded | EngineFailure::Internal) => error.clone(),
+        Some(_) => kvasir_client::refusal(ErrorCode::Unavailable, "the engine was lost; try again"),
     }
 }
 

@@ -3,12 +3,12 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures::Stream;
+use futures::{FutureExt, Stream, StreamExt};
 use kvasir_client::OutputStream;
 use kvasir_client::types::{Error, FinishReason, SequenceOutput};
 use kvasir_gateway_core::routing::Outcome;
 
-use super::dispatch::{Begun, Running};
+use super::dispatch::{Begun, Running, for_the_client};
 
 /// What a request came to.
 #[derive(Clone, Debug, Default)]
@@ -93,10 +93,13 @@ impl<F: FnOnce(&Tally, &Running) + Unpin> Stream for Metered<F> {
                 Poll::Pending => return Poll::Pending,
             },
         };
-        if let Some(output) = &output {
-            this.count(output);
-        }
-        Poll::Ready(output)
+        Poll::Ready(output.map(|mut output| {
+            this.count(&output);
+            if let Some(error) = output.finish.as_mut().and_then(|finish| finish.error.as_mut()) {
+                *error = for_the_client(error);
+            }
+            output
+        }))
     }
 }
 
@@ -105,6 +108,11 @@ impl<F: FnOnce(&Tally, &Running) + Unpin> Drop for Metered<F> {
         // What came and wasn't read was made all the same.
         if let Some(first) = self.first.take() {
             self.count(&first);
+        }
+        while self.on_end.is_some()
+            && let Some(Some(output)) = self.rest.next().now_or_never()
+        {
+            self.count(&output);
         }
         self.end();
     }

@@ -32,6 +32,8 @@ async fn requests_beyond_the_limit_get_429_and_a_time_and_others_do_not_notice()
     let refused = gateway.complete("a", body("hello", 2)).await;
     assert_eq!(refused.status, 429, "{}", refused.text);
     assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
+    assert_eq!(refused.header("x-ratelimit-limit-requests"), "3");
+    assert_eq!(refused.header("x-ratelimit-remaining-requests"), "0");
     assert_eq!(refused.json()["error"]["type"], "RateLimitError");
     assert_eq!(gateway.complete("b", body("hello", 2)).await.status, 200);
 }
@@ -87,6 +89,100 @@ async fn a_client_that_leaves_pays_for_what_was_made() {
     let answer = gateway.complete("a", body("1", 1)).await;
     let left: u64 = answer.header("x-ratelimit-remaining-tokens").parse().unwrap();
     assert_eq!(left, 5000 - 8 - made - 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_prompts_of_one_call_are_charged_together_or_not_at_all() {
+    let (_engine, gateway) = gateway("requestsPerMinute: 5").await;
+    let prompts = |number: usize| {
+        let mut asked = body("", 2);
+        asked["prompt"] = json!(vec!["hello"; number]);
+        asked
+    };
+    let answer = gateway.complete("a", prompts(3)).await;
+    assert_eq!(
+        answer.json()["choices"].as_array().unwrap().len(),
+        3,
+        "{}",
+        answer.text
+    );
+    assert_eq!(gateway.complete("a", prompts(3)).await.status, 429);
+    let answer = gateway.complete("a", body("hello", 2)).await;
+    assert_eq!(answer.header("x-ratelimit-remaining-requests"), "1");
+    let never = gateway.complete("a", prompts(6)).await;
+    assert_eq!(
+        (never.status, &never.json()["error"]["param"]),
+        (400, &json!("prompt"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_before_its_first_token_pays_for_its_prompt() {
+    let (engine, gateway) = gateway("tokensPerMinute: 5000").await;
+    engine.control.hold();
+    let client = engine.engine.client();
+    {
+        let asked = body("12345678", 1000);
+        let waiting = gateway.complete("a", asked);
+        let at_engine = eventually("the engine to have it", async || {
+            let load = client.load().await.unwrap();
+            load.num_running + load.num_waiting > 0
+        });
+        tokio::select! {
+            answer = waiting => panic!("{answer:?}"),
+            () = at_engine => {}
+        }
+    }
+    let input = "kvasir_gateway_tokens_total{tenant=\"a\",kind=\"input\"}";
+    eventually("the settlement", async || gateway.metric(input).await > 0.0).await;
+    assert_eq!(gateway.metric(input).await, 8.0);
+    engine.control.open();
+    let answer = gateway.complete("a", body("1", 1)).await;
+    assert_eq!(
+        answer.header("x-ratelimit-remaining-tokens"),
+        (5000 - 8 - 2).to_string()
+    );
+}
+
+/// What an engine has made is paid for, also what lies between it and a client that doesn't read: here the second prompt keeps the call from
+/// its answer, while the first one's tokens come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_that_nobody_read_are_paid_for() {
+    let engine = TestEngine::start(EngineOptions {
+        max_num_seqs: 1,
+        ..EngineOptions::default()
+    })
+    .await;
+    let gateway = TestGateway::start(&[engine.address], limited("tokensPerMinute: 100000"))
+        .await
+        .with_engines(1)
+        .await;
+    let output = "kvasir_gateway_tokens_total{tenant=\"a\",kind=\"output\"}";
+    let client = engine.engine.client();
+    let mut asked = body("", 500);
+    asked["prompt"] = json!(["first", "second"]);
+    // How much has come when the client leaves depends on the machine: several tokens come soon enough sooner or later.
+    eventually("more than one token at the end of a call", async || {
+        let before = gateway.metric(output).await;
+        let entered = engine.control.entered();
+        engine.control.hold();
+        engine.control.allow(10);
+        {
+            let waiting = gateway.complete("a", asked.clone());
+            let running = eventually("some tokens", async || engine.control.entered() >= entered + 10);
+            tokio::select! {
+                answer = waiting => panic!("{answer:?}"),
+                () = running => {}
+            }
+        }
+        eventually("the settlement", async || {
+            engine.control.allow(1);
+            gateway.metric(output).await > before && client.load().await.unwrap().num_running == 0
+        })
+        .await;
+        gateway.metric(output).await > before + 1.0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,180 @@
+//! Charges the requests of one call, sends each to an engine, and settles what they came to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::OutputStream;
+use kvasir_client::types::GenerateRequest;
+use kvasir_gateway_core::limits::{Cost, Limits};
+use uuid::Uuid;
+
+use super::visit::Inner;
+use crate::pool::dispatch::{Begun, Job, dispatch};
+use crate::pool::{Metered, RevisionModel};
+use crate::store::OpenCharge;
+
+/// Requests of one call that wait for an engine or their first tokens at one time.
+const MAX_STARTING: usize = 32;
+
+impl Inner {
+    /// Charges all requests of a call before the first one reaches an engine, so that none is paid for whose call is refused.
+    pub(super) async fn generate_all(
+        self: &Arc<Self>,
+        requests: Vec<GenerateRequest>,
+    ) -> Result<Vec<OutputStream>, ApiError> {
+        let (name, tenant) = self.tenant()?;
+        let model = self.lock().model.clone();
+        let model = model.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the request has no model"))?;
+        check_number(requests.len(), &tenant.limits)?;
+        let salt = self.live.settings.salt.tenant_salt(name);
+        let mut planned = Vec::with_capacity(requests.len());
+        for mut request in requests {
+            let hashes = model.hashes(&salt, &request.cache_salt, &request.prompt_token_ids);
+            let hashes = hashes.map_err(|error| {
+                ApiError::new(ErrorKind::Value, error.to_string()).with_param("cache_salt")
+            })?;
+            request.tenant_salt = salt.as_bytes().to_vec().into();
+            planned.push((request, hashes));
+        }
+        let mut charged = Vec::with_capacity(planned.len());
+        for (request, hashes) in planned {
+            let estimate = estimate(&request);
+            // Those before are taken back when this one is refused.
+            let admitted = self.accounts.charge(name, &tenant.limits, estimate).await;
+            let admitted = admitted.map_err(|exhausted| self.exhausted(&exhausted))?;
+            self.lock().usage = Some(admitted.usage);
+            let unbegun = Unbegun {
+                inner: Arc::clone(self),
+                charge: Some(admitted.charge),
+                input_tokens: estimate.input_tokens,
+                is_sent: AtomicBool::new(false),
+            };
+            charged.push((request, hashes, estimate, unbegun));
+        }
+        stream::iter(charged)
+            .map(|(request, hashes, estimate, unbegun)| {
+                self.run(&model, (request, hashes), (estimate, unbegun))
+            })
+            .buffered(MAX_STARTING)
+            .try_collect()
+            .await
+    }
+
+    async fn run(
+        self: &Arc<Self>,
+        model: &RevisionModel,
+        (request, hashes): (GenerateRequest, Vec<u64>),
+        (estimate, mut unbegun): (Cost, Unbegun),
+    ) -> Result<OutputStream, ApiError> {
+        let mut waiter = self.waiter(estimate.input_tokens + estimate.output_tokens)?;
+        {
+            let state = self.lock();
+            waiter.weight = state.weight;
+            waiter.priority = i32::try_from(state.terms.priority).unwrap_or(waiter.priority);
+        }
+        let (high, low) = Uuid::new_v4().as_u64_pair();
+        let (id, n) = (request.request_id.clone(), request.n.max(1));
+        let job = Job {
+            model,
+            request,
+            hashes,
+            session: self.session,
+            // Each half has fixed bits where the other one is random.
+            random: high ^ low,
+            waiter,
+            is_sent: &unbegun.is_sent,
+        };
+        let begun = dispatch(&self.pool, job).await;
+        let charge = unbegun.charge.take();
+        match (begun, charge) {
+            (Ok(begun), Some(charge)) => Ok(self.metered(begun, (id, n), charge, estimate.input_tokens)),
+            (Err(failed), charge) => {
+                if let Some(charge) = charge {
+                    charge.cancel();
+                }
+                Err(self.failed(&failed))
+            }
+            (Ok(_), None) => Err(ApiError::new(ErrorKind::Internal, "the request has no account")),
+        }
+    }
+
+    /// The outputs of a request that has begun, counted, and settled at their end.
+    fn metered(
+        self: &Arc<Self>,
+        begun: Begun,
+        (id, n): (String, u32),
+        charge: OpenCharge,
+        input_tokens: u64,
+    ) -> OutputStream {
+        {
+            let mut state = self.lock();
+            state.record.engines.push(begun.place.engine.clone());
+            state.record.attempts += begun.place.attempts;
+            state.running.insert(id.clone(), Arc::clone(&begun.place.client));
+        }
+        self.pool.metrics.routed(begun.place.overlap_blocks);
+        let inner = Arc::clone(self);
+        Box::pin(Metered::new(begun, n, move |tally, _place| {
+            let actual = Cost {
+                input_tokens,
+                output_tokens: tally.output_tokens,
+            };
+            charge.settle(actual);
+            let mut state = inner.lock();
+            state.running.remove(&id);
+            state.record.ended(tally, actual);
+        }))
+    }
+}
+
+/// A charged request that no engine has begun to answer. Dropped, its client has left or its call was refused: it costs nothing, or its
+/// prompt where an engine has it.
+struct Unbegun {
+    inner: Arc<Inner>,
+    charge: Option<OpenCharge>,
+    input_tokens: u64,
+    is_sent: AtomicBool,
+}
+
+impl Drop for Unbegun {
+    fn drop(&mut self) {
+        let Some(charge) = self.charge.take() else { return };
+        if !self.is_sent.load(Ordering::Relaxed) {
+            return charge.cancel();
+        }
+        let actual = Cost {
+            input_tokens: self.input_tokens,
+            output_tokens: 0,
+        };
+        charge.settle(actual);
+        self.inner.lock().record.paid(actual);
+    }
+}
+
+/// A call with more prompts than may ever run together is refused as such: waiting wouldn't help it.
+fn check_number(num_requests: usize, limits: &Limits) -> Result<(), ApiError> {
+    let most = [
+        (limits.requests_per_minute, "requests per minute"),
+        (limits.concurrency.map(u64::from), "requests at one time"),
+    ];
+    for (limit, what) in most {
+        if let Some(limit) = limit.filter(|limit| num_requests as u64 > *limit && num_requests > 1) {
+            let message = format!(
+                "each prompt is a request, and {num_requests} are more than the limit of {limit} {what}"
+            );
+            return Err(ApiError::new(ErrorKind::Value, message).with_param("prompt"));
+        }
+    }
+    Ok(())
+}
+
+/// The most that a request can cost.
+fn estimate(request: &GenerateRequest) -> Cost {
+    let max_tokens = request.stop.as_ref().map_or(0, |stop| stop.max_tokens);
+    Cost {
+        input_tokens: request.prompt_token_ids.len() as u64,
+        output_tokens: u64::from(max_tokens) * u64::from(request.n.max(1)),
+    }
+}
