@@ -42,7 +42,7 @@ pub(crate) struct Call {
     pub(crate) traceparent: String,
     pub(crate) arrival: Instant,
     /// Keeps the server from shutting down before the answer is out.
-    pub(crate) token: TaskTrackerToken,
+    pub(crate) token: Arc<TaskTrackerToken>,
 }
 
 /// How often one request is read, each time for other engines. One rollout takes two; the rest is for rollouts that overlap.
@@ -139,7 +139,7 @@ async fn answer(
             "the server is shutting down",
         ));
     }
-    let token = state.in_flight.token();
+    let token = Arc::new(state.in_flight.token());
     let priority = priority(request.headers())?;
     let traceparent = traceparent(request.headers());
     let body = read_json(request, &state.config).await?;
@@ -153,7 +153,7 @@ async fn answer(
             priority,
             traceparent: traceparent.clone(),
             arrival,
-            token: token.clone(),
+            token: Arc::clone(&token),
         };
         let answer = match route.handler {
             Handler::ChatCompletions => handlers::chat_completions(state, call).await,

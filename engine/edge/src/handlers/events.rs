@@ -1,5 +1,6 @@
 //! Streams events: deltas in, frames out, in the order of vLLM: data, usage, `[DONE]`; after an error `[DONE]` too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -31,7 +32,7 @@ struct Events<W> {
     writer: W,
     keep_alive: Option<Duration>,
     /// Keeps the server from shutting down before the last frame is out.
-    _token: TaskTrackerToken,
+    _token: Arc<TaskTrackerToken>,
 }
 
 /// Streams the deltas of all prompts. Dropping the response's body aborts what still runs.
@@ -39,7 +40,7 @@ pub(super) fn respond(
     streams: Vec<TextStream>,
     writer: impl EventWriter,
     keep_alive: Option<Duration>,
-    token: TaskTrackerToken,
+    token: Arc<TaskTrackerToken>,
 ) -> Response {
     let events = Events {
         deltas: merge(streams),
