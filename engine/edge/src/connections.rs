@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustix::process::{Resource, getrlimit};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -35,6 +36,8 @@ const HTTP2_PING: Duration = Duration::from_secs(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest handshake of a connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// File descriptors that connections leave to the rest of the process: engines, files, probes.
+const SPARE_FILES: u64 = 256;
 /// How long idle connections may take to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -80,7 +83,7 @@ impl Connections {
             graceful: GracefulShutdown::new(),
             tasks: JoinSet::new(),
             open: Open::default(),
-            most: config.max_connections.max(1),
+            most: config.max_connections.min(most_by_files()).max(1),
             patience: Patience {
                 first_request: config.header_read_timeout,
                 write: config.write_timeout,
@@ -132,6 +135,14 @@ impl Connections {
         ));
         self.open.insert(activity, task);
     }
+}
+
+/// Connections that the process has file descriptors for: running out of them would take the probes with it.
+fn most_by_files() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // Of few at least half.
+    let most = limit.saturating_sub(SPARE_FILES).max(limit / 2);
+    usize::try_from(most).unwrap_or(usize::MAX)
 }
 
 /// The next connection that has a place, if need be that of an idle one.

@@ -1,5 +1,6 @@
 //! A running gateway: what it's made of, and how it starts, serves and ends.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,6 +128,7 @@ impl Gateway {
             _discovery: discovery,
             server_tls,
             engine_tls,
+            refused: BTreeMap::new(),
         };
         Ok(Self {
             edge,
@@ -239,8 +241,12 @@ impl Gateway {
         drop((reloading, pool));
         host.accounts.flush(FLUSH_TIMEOUT).await;
         let audit = host.audit.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || audit.flush()).await {
-            tracing::error!(%error, "the audit log could not be flushed");
+        match tokio::task::spawn_blocking(move || audit.flush(FLUSH_TIMEOUT)).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::error!("the end of the audit log could not be written within {FLUSH_TIMEOUT:?}");
+            }
+            Err(error) => tracing::error!(%error, "the audit log could not be flushed"),
         }
         ended.cancel();
         probing.abort();

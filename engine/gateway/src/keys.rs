@@ -82,7 +82,7 @@ impl NewKey {
         self.key.id.as_str()
     }
 
-    /// A key file with this key, to be added to `auth.apiKeys.files` or under `auth.apiKeys.keys`. JSON, which is YAML too.
+    /// A key file with this key, to be added to `auth.apiKeys.files` or under `auth.apiKeys.keys`, or to the end of another key file.
     pub fn key_file(&self) -> String {
         let record = Record {
             id: self.id(),
@@ -90,7 +90,7 @@ impl NewKey {
             tenant: self.tenant.as_str(),
             expires_unix_seconds: self.expires.map(|expires| expires.0),
         };
-        serde_json::json!([record]).to_string()
+        format!("- {}", serde_json::json!(record))
     }
 
     /// The manifest of a Secret that holds the key file, for a gateway in a cluster.
@@ -166,6 +166,14 @@ mod tests {
             .as_str()
             .unwrap();
         assert_eq!(parse_key_file(file).unwrap()[0].id, key.id());
+    }
+
+    #[test]
+    fn key_files_one_behind_the_other_are_a_key_file() {
+        let (old, new) = (key(None), key(Some(UnixSeconds(1))));
+        let records = parse_key_file(&format!("{}\n{}\n", old.key_file(), new.key_file())).unwrap();
+        let ids: Vec<&str> = records.iter().map(|record| record.id.as_str()).collect();
+        assert_eq!(ids, [old.id(), new.id()]);
     }
 
     #[test]

@@ -148,10 +148,10 @@ impl GatewayMetrics {
         self.overlap_blocks.inc_by(overlap_blocks.into());
     }
 
-    pub(crate) fn reloaded(&self, is_ok: bool) {
+    pub(crate) fn reloaded(&self, is_ok: bool, is_all_ok: bool) {
         let result = if is_ok { "applied" } else { "refused" };
         self.reloads.get_or_create(&[("result", result.to_owned())]).inc();
-        self.reload_ok.set(f64::from(u8::from(is_ok)));
+        self.reload_ok.set(f64::from(u8::from(is_all_ok)));
     }
 
     /// Settings that differ from those in effect until the next start.

@@ -1,6 +1,7 @@
 //! The configuration file and everything that it names, looked at again and again: a new version is taken over while requests run, one that
 //! can't be used changes nothing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,9 @@ use crate::outside::Outside;
 use crate::pool::Pool;
 use crate::settings::{Settings, SettingsError, key_files};
 use crate::store::Accounts;
+
+/// The configuration among what can be refused; the others are certificates.
+const FILE: &str = "configuration";
 
 /// How often files are looked at. A cluster swaps links to change them, which some file systems don't announce.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -77,13 +81,12 @@ impl ConfigFile {
     /// # Errors
     /// One of them can't be used.
     pub(crate) fn read(path: &Path) -> Result<Self, LoadError> {
-        let yaml = read(path)?;
-        let config = parse_gateway(&yaml).map_err(|source| LoadError::Faults {
-            path: path.to_owned(),
-            source,
-        })?;
         // The digest first: what changes meanwhile is seen as a change at the next look.
-        let digest = digest(&yaml, &config);
+        let (config, digest) = parse(path)?;
+        Self::load(path, config, digest)
+    }
+
+    fn load(path: &Path, config: GatewayConfig, digest: [u8; 32]) -> Result<Self, LoadError> {
         let settings = Settings::load(&config).map_err(|source| LoadError::Settings {
             path: path.to_owned(),
             source,
@@ -123,6 +126,8 @@ pub(crate) struct Reloader {
     pub(crate) _discovery: Discovery,
     pub(crate) server_tls: Option<Arc<ServerTls>>,
     pub(crate) engine_tls: Option<Arc<ClientTls>>,
+    /// What can't be used as it is now, and why. What was refused is reported once.
+    pub(crate) refused: BTreeMap<&'static str, String>,
 }
 
 impl Reloader {
@@ -149,7 +154,7 @@ impl Reloader {
             match read {
                 Ok(file) => self.take_over(file),
                 Err(error) => {
-                    self.metrics.reloaded(false);
+                    self.refuse(FILE, error.to_string());
                     tracing::error!(%error, "the changed configuration can't be used; the old one stays");
                 }
             }
@@ -169,12 +174,12 @@ impl Reloader {
         if format!("{:?}", old.auth.jwt) != format!("{:?}", new.auth.jwt)
             && let Err(error) = self.outside.follow_issuers(&new.auth.jwt)
         {
-            self.metrics.reloaded(false);
+            self.refuse(FILE, error.to_string());
             tracing::error!(%error, "the new issuers' keys can't be followed; the old configuration stays");
             return;
         }
         if let Err(error) = self.outside.follow_reviews(new.auth.token_review.as_ref()) {
-            self.metrics.reloaded(false);
+            self.refuse(FILE, error.to_string());
             tracing::error!(%error, "tokens can't be reviewed as configured now; the old configuration stays");
             return;
         }
@@ -185,29 +190,46 @@ impl Reloader {
             .retain(|tenant| live.settings.policy.tenants.contains_key(tenant));
         self.live.store(Arc::new(live));
         self.file = file;
-        self.metrics.reloaded(true);
+        self.accept(FILE);
         tracing::info!(path = %self.file.path.display(), tenants = self.file.config.tenants.len(), "a new configuration is in effect");
     }
 
-    async fn follow_certificates(&self) {
-        if let Some(tls) = &self.server_tls {
-            self.poll("server", tls).await;
+    async fn follow_certificates(&mut self) {
+        if let Some(tls) = self.server_tls.clone() {
+            self.poll("server", &tls).await;
         }
-        if let Some(tls) = &self.engine_tls {
-            self.poll("engines", tls).await;
+        if let Some(tls) = self.engine_tls.clone() {
+            self.poll("engines", &tls).await;
         }
     }
 
-    async fn poll<S>(&self, which: &str, tls: &Arc<Reloadable<S>>)
+    fn refuse(&mut self, what: &'static str, why: String) {
+        self.refused.insert(what, why);
+        self.metrics.reloaded(false, false);
+    }
+
+    fn accept(&mut self, what: &'static str) {
+        self.refused.remove(what);
+        self.metrics.reloaded(true, self.refused.is_empty());
+    }
+
+    async fn poll<S>(&mut self, which: &'static str, tls: &Arc<Reloadable<S>>)
     where
         S: kvasir_tls::Source + Send + Sync + 'static,
         S::Config: Send + Sync,
     {
         let polled = Arc::clone(tls);
         match tokio::task::spawn_blocking(move || polled.poll()).await {
+            // They are again what they were before something was refused.
+            Ok(Reload::Unchanged) if self.refused.contains_key(which) => self.accept(which),
             Ok(Reload::Unchanged) => {}
-            Ok(Reload::Reloaded) => tracing::info!(which, "took over new certificates"),
+            Ok(Reload::Reloaded) => {
+                self.accept(which);
+                tracing::info!(which, "took over new certificates");
+            }
+            Ok(Reload::Refused(error)) if self.refused.get(which) == Some(&error.to_string()) => {}
             Ok(Reload::Refused(error)) => {
+                self.refuse(which, error.to_string());
                 tracing::error!(which, %error, "the changed certificates can't be used; the old ones stay");
             }
             Err(error) => tracing::error!(which, %error, "looking at the certificates failed"),
@@ -246,13 +268,28 @@ fn waiting_for_restart(started: &GatewayConfig, new: &GatewayConfig) -> Vec<&'st
 
 /// The digest of what is there now and what it means, if it isn't what was seen last.
 fn look(path: &Path, last_seen: [u8; 32]) -> Option<([u8; 32], Result<ConfigFile, LoadError>)> {
-    let read = ConfigFile::read(path);
-    let digest = match &read {
-        Ok(file) => file.digest,
+    let parsed = parse(path);
+    let digest = match &parsed {
+        Ok((_, digest)) => *digest,
         // What can't be read at all has no content; its text tells one fault from another.
         Err(error) => Sha256::digest(error.to_string().as_bytes()).into(),
     };
-    (digest != last_seen).then_some((digest, read))
+    // A hundred thousand keys are only read as such when they have changed.
+    (digest != last_seen).then(|| {
+        let read = parsed.and_then(|(config, digest)| ConfigFile::load(path, config, digest));
+        (digest, read)
+    })
+}
+
+/// What the file says, and the digest of it and of what it names.
+fn parse(path: &Path) -> Result<(GatewayConfig, [u8; 32]), LoadError> {
+    let yaml = read(path)?;
+    let config = parse_gateway(&yaml).map_err(|source| LoadError::Faults {
+        path: path.to_owned(),
+        source,
+    })?;
+    let digest = digest(&yaml, &config);
+    Ok((config, digest))
 }
 
 fn read(path: &Path) -> Result<String, LoadError> {

@@ -27,6 +27,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use flags::{Engine, Flags, Serve};
 use kvasir_config::{StartFault, printable};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::exit::Failure;
 
@@ -172,8 +173,18 @@ pub(crate) fn say(line: &str) {
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }
 
+/// Lets the process open as many files as it may: each connection is one.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files can't be raised");
+    }
+}
+
 /// The runtime that a command's asynchronous part runs on. Computing has its own threads, so that a few are enough.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    raise_file_limit();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 8)))
         .enable_all()

@@ -73,10 +73,9 @@ impl Ports {
             let make: MakePage = Arc::new(move |path| page(path, engine.get()));
             ports.tasks.spawn(port.serve(make, ports.stop.clone()));
         }
-        if let (Some(address), Some(tls)) = (
-            access.admin_listen.value,
-            tls(access, &access.tls_admin_name.value)?,
-        ) {
+        if let Some(address) = access.admin_listen.value
+            && let Some(tls) = tls(access, &access.tls_admin_name.value)?
+        {
             let listener = Listener::Tls { address, tls };
             let server = listener.bind().await.map_err(|error| Failure::failed(&error))?;
             tracing::info!(target = server.target(), "admin port is open");

@@ -131,8 +131,8 @@ pub struct TenantLimitsConfig {
     pub output_tokens_per_minute: Option<NonZeroU64>,
     /// Requests at one time.
     pub concurrency: Option<NonZeroU32>,
-    /// The part of the waiting room that it may fill, in percent.
-    #[serde(default = "hundred")]
+    /// The part of the waiting room that it may fill, in percent: less than all of it, so that one tenant can't keep the others out.
+    #[serde(default = "half")]
     #[schemars(range(min = 1, max = 100))]
     pub queue_share_percent: u8,
 }
@@ -218,7 +218,7 @@ impl Default for TenantLimitsConfig {
             input_tokens_per_minute: None,
             output_tokens_per_minute: None,
             concurrency: None,
-            queue_share_percent: hundred(),
+            queue_share_percent: half(),
         }
     }
 }
@@ -278,8 +278,8 @@ fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
-fn hundred() -> u8 {
-    100
+fn half() -> u8 {
+    50
 }
 
 /// Names in certificates that identify a role.

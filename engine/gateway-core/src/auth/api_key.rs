@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -77,9 +78,9 @@ pub struct KeyRecord {
     pub expires: Option<UnixSeconds>,
 }
 
-/// Keys by id; immutable.
+/// Keys by id; immutable, and a clone is the same table.
 #[derive(Clone, Debug, Default)]
-pub struct KeyTable(BTreeMap<String, KeyRecord>);
+pub struct KeyTable(Arc<BTreeMap<String, KeyRecord>>);
 
 /// Why records make no table.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -190,7 +191,7 @@ impl KeyTable {
         }
         match table.len() {
             num_keys if num_keys > MAX_KEYS => Err(KeyTableError::TooMany { num_keys }),
-            _ => Ok(Self(table)),
+            _ => Ok(Self(Arc::new(table))),
         }
     }
 

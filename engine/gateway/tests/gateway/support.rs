@@ -246,11 +246,10 @@ impl TestGateway {
         for (tenant, _) in &options.tenants {
             let key = new_key(TenantName::new(tenant).unwrap(), None);
             keys.insert(*tenant, key.text().to_owned());
-            let file: Vec<Value> = serde_json::from_str(&key.key_file()).unwrap();
-            records.extend(file);
+            records.push(key.key_file());
         }
         let path = |name: &str| folder.path().join(name);
-        std::fs::write(path("keys.yaml"), Value::from(records).to_string()).unwrap();
+        std::fs::write(path("keys.yaml"), records.join("\n")).unwrap();
         let mut gateway = Self {
             url: String::new(),
             operations: String::new(),

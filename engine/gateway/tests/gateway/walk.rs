@@ -450,4 +450,12 @@ async fn new_certificates_serve_the_next_connections_and_cut_no_stream() {
     let (status, _) = gateway.ask(&client, completion(1, false)).await.unwrap();
     assert_eq!(status, 200);
     assert!(gateway.folder().path().join("audit").exists());
+    // A bad one is refused, once, and said.
+    let good = "kvasir_gateway_config_last_reload_successful";
+    let file = pki.path("chat.example", "pem");
+    let certificate = std::fs::read(&file).unwrap();
+    std::fs::write(&file, "garbage").unwrap();
+    eventually("the refusal", async || gateway.metric(good).await == 0.0).await;
+    std::fs::write(&file, certificate).unwrap();
+    eventually("the good one", async || gateway.metric(good).await == 1.0).await;
 }
