@@ -20,6 +20,8 @@ pub struct EdgeConfig {
     pub strict: bool,
     /// Longest request body, in bytes.
     pub max_body_bytes: usize,
+    /// Most bytes of all request bodies that are read or whose answers haven't begun, beyond a little that each one may have.
+    pub max_bodies_bytes: usize,
     /// Most stop strings of one request.
     pub max_stop_strings: usize,
     /// Most prompts of one completion request.
@@ -71,6 +73,7 @@ impl Default for EdgeConfig {
             strict: false,
             // A context of a million tokens is about 4 MB of text; token ids need twice that.
             max_body_bytes: 16 << 20,
+            max_bodies_bytes: 256 << 20,
             max_stop_strings: 4,
             max_prompts: 1024,
             max_sequences_per_request: 1024,

@@ -142,7 +142,7 @@ async fn answer(
     let token = Arc::new(state.in_flight.token());
     let priority = priority(request.headers())?;
     let traceparent = traceparent(request.headers());
-    let body = read_json(request, &state.config).await?;
+    let (body, _place) = read_json(request, &state.config, &state.bodies).await?;
     for _ in 0..MAX_READINGS {
         let call = Call {
             pipeline: visit.pipeline(body.len()).await?.until(state.cut.clone()),

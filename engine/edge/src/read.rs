@@ -1,14 +1,16 @@
 //! Reads request bodies without trusting their headers, size or speed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use kvasir_api::{ApiError, ErrorKind};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::EdgeConfig;
 
@@ -17,8 +19,64 @@ use crate::config::EdgeConfig;
 const DISCARD_FACTOR: usize = 4;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The body of a JSON request.
-pub(crate) async fn read_json(request: Request, config: &EdgeConfig) -> Result<Bytes, ApiError> {
+/// Bytes of a body that the budget doesn't count: whoever asks something short shall not have to wait for others' long bodies.
+const FREE_BYTES: usize = 64 << 10;
+/// What the budget counts in.
+const UNIT_BYTES: usize = 1 << 10;
+
+/// Memory for the bodies of all requests, from their first byte until their answers begin: without a bound for all together, many clients with
+/// bodies of the allowed size take all memory there is.
+#[derive(Clone, Debug)]
+pub(crate) struct BodyBudget {
+    free: Arc<Semaphore>,
+    num_bytes: usize,
+}
+
+/// What a body takes of the budget, until it's dropped.
+#[derive(Debug, Default)]
+pub(crate) struct BodyPlace(Option<OwnedSemaphorePermit>);
+
+impl BodyBudget {
+    pub(crate) fn new(num_bytes: usize) -> Self {
+        let num_units = (num_bytes / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
+        Self {
+            free: Arc::new(Semaphore::new(num_units)),
+            num_bytes,
+        }
+    }
+
+    /// Makes a place large enough for so many bytes.
+    fn grow(&self, place: &mut BodyPlace, num_bytes: usize) -> Result<(), ApiError> {
+        let wanted = num_bytes.saturating_sub(FREE_BYTES).div_ceil(UNIT_BYTES);
+        let held = place.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = u32::try_from(wanted.saturating_sub(held)).unwrap_or(u32::MAX);
+        if more == 0 {
+            return Ok(());
+        }
+        let full = |_| {
+            let message = format!(
+                "the long requests that are read now fill the {} bytes for them; try again",
+                self.num_bytes
+            );
+            ApiError::new(ErrorKind::Unavailable, message)
+        };
+        let grown = Arc::clone(&self.free)
+            .try_acquire_many_owned(more)
+            .map_err(full)?;
+        match &mut place.0 {
+            Some(permit) => permit.merge(grown),
+            none => *none = Some(grown),
+        }
+        Ok(())
+    }
+}
+
+/// The body of a JSON request, and its place in the budget.
+pub(crate) async fn read_json(
+    request: Request,
+    config: &EdgeConfig,
+    budget: &BodyBudget,
+) -> Result<(Bytes, BodyPlace), ApiError> {
     let (parts, body) = request.into_parts();
     check_headers(&parts.headers)?;
     let limit = config.max_body_bytes;
@@ -28,22 +86,30 @@ pub(crate) async fn read_json(request: Request, config: &EdgeConfig) -> Result<B
         }
         return Err(too_large(limit));
     }
-    let collected = tokio::time::timeout(config.body_read_timeout, Limited::new(body, limit).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-        Ok(Err(_)) => Err(ApiError::new(
-            ErrorKind::Schema,
-            "the request body could not be read to its end",
-        )),
-        Err(_) => {
-            let message = format!(
-                "the request body did not arrive within {:?}",
-                config.body_read_timeout
-            );
-            Err(ApiError::new(ErrorKind::RequestTimeout, message))
+    let collected = tokio::time::timeout(config.body_read_timeout, collect(body, limit, budget)).await;
+    collected.unwrap_or_else(|_| {
+        let message = format!(
+            "the request body did not arrive within {:?}",
+            config.body_read_timeout
+        );
+        Err(ApiError::new(ErrorKind::RequestTimeout, message))
+    })
+}
+
+async fn collect(mut body: Body, limit: usize, budget: &BodyBudget) -> Result<(Bytes, BodyPlace), ApiError> {
+    let (mut bytes, mut place) = (BytesMut::new(), BodyPlace::default());
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|_| ApiError::new(ErrorKind::Schema, "the request body could not be read to its end"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let len = bytes.len().saturating_add(data.len());
+        if len > limit {
+            return Err(too_large(limit));
         }
+        budget.grow(&mut place, len)?;
+        bytes.extend_from_slice(&data);
     }
+    Ok((bytes.freeze(), place))
 }
 
 fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {

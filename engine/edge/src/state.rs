@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::EdgeConfig;
 use crate::host::{Host, Visit};
+use crate::read::BodyBudget;
 use crate::routes::{ROUTES, Route};
 
 /// Hex digits of the weights' digest in `system_fingerprint`.
@@ -24,6 +25,7 @@ pub(crate) struct State {
     pub(crate) started: u64,
     /// One token per inference request, held until its answer is out.
     pub(crate) in_flight: TaskTracker,
+    pub(crate) bodies: BodyBudget,
     /// Cancelled when the time to drain is over.
     pub(crate) cut: CancellationToken,
     /// Set a while before `draining`: connections end with their next answers.
@@ -34,6 +36,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(config: EdgeConfig, host: Arc<dyn Host>) -> Self {
         Self {
+            bodies: BodyBudget::new(config.max_bodies_bytes),
             config,
             host,
             started: unix_seconds(),

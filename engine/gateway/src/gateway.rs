@@ -266,6 +266,7 @@ fn edge_config(config: &GatewayConfig) -> EdgeConfig {
     EdgeConfig {
         shutdown_timeout: Duration::from_secs(config.shutdown_timeout_seconds.into()),
         max_body_bytes: config.max_body_bytes as usize,
+        max_bodies_bytes: (config.max_body_bytes as usize).max(EdgeConfig::default().max_bodies_bytes),
         request_timeout: config
             .request_timeout_seconds
             .map(|seconds| Duration::from_secs(seconds.get().into())),

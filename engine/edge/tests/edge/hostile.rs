@@ -1,5 +1,6 @@
 //! Hostile input: each is a 4xx with a bounded answer, and the server goes on (rows C54 to C72 as far as they apply).
 
+use kvasir_edge::EdgeConfig;
 use serde_json::json;
 
 use crate::support::*;
@@ -252,4 +253,36 @@ async fn paths_that_are_no_text_name_no_model() {
     for path in ["/v1/models/%ff", "/v1/models/a%c3"] {
         get(&router, path).await.error(404, "NotFoundError", None);
     }
+}
+
+#[tokio::test]
+async fn long_bodies_take_turns_in_memory_and_short_ones_get_by() {
+    let engine = FakeEngine::new(Script::Hang);
+    let config = EdgeConfig {
+        max_bodies_bytes: 150 << 10,
+        ..EdgeConfig::default()
+    };
+    let router = edge_with(&engine, config).await;
+    // White space counts as a body and not as a prompt.
+    let long = format!("{}{}", " ".repeat(200 << 10), completion(json!({})));
+    let ask = |body: String| {
+        let router = router.clone();
+        tokio::spawn(async move { post_text(&router, "/v1/completions", body).await })
+    };
+    let first = ask(long.clone());
+    wait_for("the first one", || engine.requests().len() == 1).await;
+    let second = ask(long.clone()).await.unwrap();
+    assert!(
+        second
+            .error(503, "ServiceUnavailableError", None)
+            .contains("try again")
+    );
+    let short = ask(completion(json!({})).to_string());
+    wait_for("the short one", || engine.requests().len() == 2).await;
+    short.abort();
+    first.abort();
+    engine.idle().await;
+    let third = ask(long);
+    wait_for("the third one", || engine.requests().len() == 3).await;
+    third.abort();
 }
