@@ -56,7 +56,8 @@ def test_a_replica_that_was_stopped_in_the_middle_of_an_apply_writes_nothing_mor
     one.send(signal.SIGCONT)
     assert one.process.wait(30) == 75
     complete(space, count)
-    late = [write for write in one.writes() if write[0] >= taken]
+    # One that was being sent when the process stood still ends without its body, as a failure of the API server.
+    late = [write for write in one.writes() if write[0] >= taken and write[4] < 500]
     assert not late, late
 
 

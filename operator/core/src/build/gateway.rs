@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kvasir_config::gateway::write_gateway;
 use kvasir_operator_api::{AuthMode, NameRef, TlsMode, labels, names};
 
-use super::{config, engine_pod, gateway_config, meta, pod};
+use super::{config, engine_pod, gateway_config, meta, placement, pod};
 use crate::child::{Child, Kind};
 use crate::groups::Decisions;
 use crate::settings::Settings;
@@ -106,6 +106,7 @@ fn pod(service: &Validated, settings: &Settings) -> PodSpec {
     pod.service_account_name = Some(service.names.gateway());
     pod.containers = vec![container(service, settings)];
     pod.volumes = Some(volumes(service));
+    pod.tolerations = Some(placement::short_absence());
     pod.termination_grace_period_seconds =
         Some(i64::from(service.spec.disruption.drain_timeout_seconds) + 30);
     pod.affinity = Some(Affinity {
