@@ -322,12 +322,13 @@ class Space:
         self.api.apply({**typed("ConfigMap"), "metadata": {"name": "fake-kubelet", "namespace": self.name}, "data": data})
 
     def at_rest(self, name="chat"):
-        """The children once nothing changes any more."""
+        """The children once nothing changes any more: neither they nor the service, whose status says last what was written."""
         seen = []
 
         def still():
-            seen.append({key: item["metadata"]["uid"] for key, item in self.children(name).items()})
-            return len(seen) > 10 and len(seen[-1]) > 10 and all(seen[-1] == other for other in seen[-8:])
+            items = {**self.children(name), ("InferenceService", name): self.service(name)}
+            seen.append({key: (item["metadata"]["uid"], item["metadata"]["resourceVersion"]) for key, item in items.items()})
+            return len(seen) > 20 and len(seen[-1]) > 11 and all(seen[-1] == other for other in seen[-16:])
 
         wait_until(still, "the children come to rest")
         return self.children(name)
