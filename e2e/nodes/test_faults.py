@@ -118,16 +118,17 @@ def test_without_its_kubelet_a_node_is_left(laptop, cluster):
 
 
 @pytest.mark.rotating
-def test_without_containerd_a_node_is_left(laptop, cluster):
-    pod = engine(laptop)
-    node = pod["spec"]["nodeName"]
+def test_without_containerd_what_runs_goes_on(laptop, client, cluster):
+    node = engine(laptop)["spec"]["nodeName"]
+    # The client's pod may be on that node, where nobody can be called into it meanwhile.
+    load = laptop.detached_load(client, clients=2)
     with fault(laptop, "containerd stopped"):
         cluster.run("stop", f"{node}-containerd")
-        try:
-            wait_until(lambda: any(p["spec"]["nodeName"] != node for p in laptop.engines()), "an engine on the other node", 300, pause=1)
-        finally:
-            cluster.run("start", f"{node}-containerd")
+        time.sleep(30)
+        cluster.run("start", f"{node}-containerd")
         healed(laptop)
+        counted = load.stop()
+        assert counted["failures"] == [] and counted["finished"] > 0
 
 
 @pytest.mark.rotating
@@ -142,7 +143,9 @@ def test_without_dns_what_is_connected_goes_on(laptop, client, cluster):
         finally:
             cluster.kubectl("-n", "kube-system", "scale", "deployment/dns", "--replicas=1")
             cluster.kubectl("-n", "kube-system", "rollout", "status", "deployment/dns", "--timeout=60s")
-        assert counted["failures"] == [] and counted["finished"] > 0
+        # Whoever asks for the name anew doesn't find it, which clients that open a connection for each stream do; what had begun went on.
+        assert all("APIConnectionError" in failure["failure"] for failure in counted["failures"]), counted
+        assert counted["finished"] > 0
         assert not history.had("Ready", "False", "EnginesNotReady", "GatewayNotReady")
 
 

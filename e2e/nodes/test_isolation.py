@@ -79,7 +79,9 @@ def test_a_neighbour_service_reaches_nothing(laptop, cluster):
 
 def test_without_a_key_or_with_a_wrong_or_a_foreign_one_nobody_is_answered(operator, client):
     allowed = {"allowedClients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "apps"}}}]}
-    keyed = {"network": allowed, "gateway": {"replicas": 1, "auth": {"apiKeySecrets": [{"name": "keys"}]}}}
+    # Small, because three services are on two small nodes at that time.
+    small = {"maxModelLen": 1024, "kv": {"memory": "64Mi"}, "resources": {"requests": {"cpu": "100m", "memory": "384Mi"}, "limits": {"memory": "1Gi"}}}
+    keyed = {"network": allowed, "engine": small, "gateway": {"replicas": 1, "auth": {"apiKeySecrets": [{"name": "keys"}]}}}
     with Service.applied(operator, "mine", keyed, wait=0) as mine, Service.applied(operator, "theirs", keyed, wait=0) as theirs:
         keys = {service.name: service.key("keys") for service in (mine, theirs)}
         for service in (mine, theirs):
