@@ -7,12 +7,13 @@ use axum::RequestExt;
 use axum::extract::{Path, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{CONNECTION, HeaderName};
+use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use kvasir_api::{ApiError, ErrorKind};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
+use crate::framing;
 use crate::handlers;
 use crate::host::{Knock, Visit};
 use crate::pipeline::Pipeline;
@@ -93,9 +94,7 @@ pub(crate) async fn serve(state: Arc<State>, route: &'static Route, request: Req
         );
     }
     if state.is_leaving() && is_http1 {
-        response
-            .headers_mut()
-            .insert(CONNECTION, HeaderValue::from_static("close"));
+        response = framing::closing(response);
     }
     if state.config.enable_request_id_headers
         && let Ok(value) = HeaderValue::from_str(&id)
