@@ -6,9 +6,10 @@
 //! | Certificate | DNS names | SPIFFE id |
 //! |---|---|---|
 //! | group's ranks | engines' Service, `*.` ranks' Service | `.../engine` for the gateway's rule, `.../group/<id>/<uid>` for the ranks' |
-//! | gateway | gateway's Service in all its forms | `.../gateway`, which engines admit to their gRPC port |
+//! | gateway | gateway's Service in all its forms; `localhost`, through a forwarded port, where the operator signs | `.../gateway`, which engines admit to their gRPC port |
 //! | operator | | `spiffe://kvasir.dev/operator`, which engines and gateway admit to their admin port |
 
+use kvasir_operator_api::TlsMode;
 use kvasir_operator_api::names::Names;
 
 use crate::certificates::Subject;
@@ -90,6 +91,10 @@ pub fn names(service: &Validated, subject: &Subject, cluster_domain: &str) -> Id
                     .as_ref()
                     .map(|ingress| ingress.host.clone()),
             );
+            // Issuers of others may refuse it.
+            if service.spec.tls.mode == TlsMode::Internal {
+                dns.push("localhost".to_owned());
+            }
             Identity {
                 dns,
                 uris: vec![gateway(service)],
@@ -152,7 +157,8 @@ mod tests {
                 "chat-gateway",
                 "chat-gateway.team",
                 "chat-gateway.team.svc",
-                "chat-gateway.team.svc.cluster.local"
+                "chat-gateway.team.svc.cluster.local",
+                "localhost"
             ]
         );
         assert_eq!(found.uris, ["spiffe://kvasir.dev/ns/team/service/chat/gateway"]);
