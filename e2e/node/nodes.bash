@@ -209,9 +209,11 @@ node_load() { node_ctr "$1" images import ${3:+--base-name "$3"} "$2" >/dev/null
 
 # Takes an image into every node's store.
 load_image() {
-    local node
+    local node archive
     [ -f "${1-}" ] || { echo "usage: e2e/cluster load-image ARCHIVE [NAME]" >&2; return 64; }
-    for node in $(node_names); do node_load "$node" "$1" "${2-}"; done
+    # Inside of a node the working folder is another one.
+    archive=$(readlink -f "$1")
+    for node in $(node_names); do node_load "$node" "$archive" "${2-}"; done
 }
 
 # pause, the cluster's DNS, and a shell with network tools for tests.
