@@ -107,7 +107,7 @@ def test_notes_say_what_is_open_when_policies_are_off():
 
 def test_samples_are_services_of_this_version():
     files = sorted((CHART / "samples").glob("*.yaml"))
-    assert [file.stem for file in files] == ["canary", "laptop-cpu", "private-model-pvc", "tenants"]
+    assert [file.stem for file in files] == ["canary", "laptop-cpu", "private-model-image", "private-model-pvc", "tenants"]
     for file in files:
         kinds = [item["apiVersion"] + "/" + item["kind"] for item in yaml.safe_load_all(file.read_text())]
         assert kinds.count("kvasir.dev/v1alpha1/InferenceService") == 1, file

@@ -278,6 +278,19 @@ def test_47_another_port_of_the_engine_is_the_same_everywhere(space):
     assert ":6001" in space.get("ConfigMap", "chat-gateway-config")["data"]["gateway.yaml"] or "6001" in json.dumps(space.get("ConfigMap", "chat-gateway-config")["data"])
 
 
+def test_a_model_in_an_image_is_copied_in_a_restricted_namespace(space):
+    """Volumes of images are missing in clusters before 1.35; the containers that copy must be admitted where privileges aren't."""
+    space.api.patch("Namespace", None, space.name, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}})
+    reference = f"registry.example/model@sha256:{'a' * 64}"
+    space.create(model={"source": {"image": {"reference": reference, "path": "weights"}}})
+    space.ready()
+    pod = space.pods()[0]["spec"]
+    assert [container["name"] for container in pod["initContainers"]] == ["copier", "model"]
+    assert pod["initContainers"][1]["image"] == reference
+    assert "/weights" in pod["initContainers"][1]["args"]
+    assert not any("image" in volume for volume in pod["volumes"])
+
+
 def test_suspending_and_waking_keeps_the_service(space):
     space.create()
     space.ready()

@@ -6,6 +6,7 @@
 mod answerer;
 mod chat;
 pub mod cli;
+mod copy;
 mod doctor;
 mod exit;
 pub mod fetch;

@@ -367,3 +367,44 @@ fn closed_pipes_are_no_crash() {
     let ran = run_with_input(&mut kvasir(&["chat", NO_MODEL]), "");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
 }
+
+/// As a container of a model's image runs it: the loader and the libraries of that folder, and no variable.
+#[test]
+fn the_copier_runs_by_the_files_of_its_folder_alone() {
+    let (tools, source, target) = (
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    let tools = tools.path().to_str().unwrap();
+    let installed = run(&mut kvasir(&["models", "install-copier", tools]));
+    assert_eq!(installed.code, Some(0), "{}", installed.stderr);
+    fs::write(source.path().join("model.gguf"), "weights").unwrap();
+    let copier = |from: &std::path::Path| {
+        let mut command = std::process::Command::new(format!("{tools}/loader"));
+        command
+            .args([
+                "--library-path",
+                tools,
+                &format!("{tools}/kvasir"),
+                "models",
+                "copy",
+            ])
+            .args([from, target.path()])
+            .env_clear();
+        run(&mut command)
+    };
+    let copied = copier(source.path());
+    assert_eq!(copied.code, Some(0), "{}", copied.stderr);
+    assert_eq!(
+        fs::read_to_string(target.path().join("model.gguf")).unwrap(),
+        "weights"
+    );
+    let missing = copier(&source.path().join("models"));
+    assert_eq!(missing.code, Some(66), "{}", missing.stderr);
+    assert!(
+        missing.stderr.trim_end().ends_with("has model.gguf"),
+        "{}",
+        missing.stderr
+    );
+}

@@ -1,13 +1,14 @@
 //! `kvasir models`: what is in the cache.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use kvasir_config::{ByteCount, ProcessConfig};
 use serde_json::json;
 
 use super::say;
+use crate::copy;
 use crate::exit::Failure;
 use crate::fetch::{self, CachedModel, FetchOptions};
 use crate::logging;
@@ -55,24 +56,62 @@ enum ModelsCommand {
         /// A name, as for `kvasir serve` [default: SmolLM2-135M-Instruct]
         model: Option<String>,
     },
+    /// Copy a model's file, or its folder's files, into another folder
+    #[command(after_help = COPY_AFTER_HELP)]
+    Copy {
+        /// File or folder
+        source: PathBuf,
+        /// Folder, made if it is missing
+        target: PathBuf,
+    },
+    /// Put this program with its libraries into a folder, to run in an image that has none
+    #[command(after_help = INSTALL_AFTER_HELP)]
+    InstallCopier {
+        /// Folder, made if it is missing
+        folder: PathBuf,
+    },
 }
+
+const COPY_AFTER_HELP: &str = "\
+  kvasir models copy /models /volume
+
+Exit code: 0 all is there; 1 failed; 65 a file can't be read; 66 there is nothing; 73 no space left.";
+
+const INSTALL_AFTER_HELP: &str = "\
+  kvasir models install-copier /tools
+  /tools/loader --library-path /tools /tools/kvasir models copy /models /volume";
 
 pub(crate) fn run(args: ModelsArgs) -> Result<(), Failure> {
     logging::start(&ProcessConfig::default());
-    let options = FetchOptions::from_env(args.model_cache).map_err(|error| Failure::failed(&error))?;
+    let cache = args.model_cache;
+    let options = || FetchOptions::from_env(cache).map_err(|error| Failure::failed(&error));
     match args.command {
-        ModelsCommand::List { json } => list(&options, json),
+        ModelsCommand::List { json } => list(&options()?, json),
         ModelsCommand::Pull { model } => {
-            let local = resolve(model.as_deref(), &options)?;
+            let local = resolve(model.as_deref(), &options()?)?;
             say(&format!("{} is in {}", local.name, local.path.display()));
             Ok(())
         }
-        ModelsCommand::Rm { models } => remove(&models, &options),
+        ModelsCommand::Rm { models } => remove(&models, &options()?),
         ModelsCommand::Path { model } => {
-            let local = resolve(model.as_deref(), &options)?;
+            let local = resolve(model.as_deref(), &options()?)?;
             print(&format!("{}\n", local.path.display()))
         }
+        ModelsCommand::Copy { source, target } => copy_files(&source, &target),
+        ModelsCommand::InstallCopier { folder } => Ok(copy::install(&folder)?),
     }
+}
+
+fn copy_files(source: &Path, target: &Path) -> Result<(), Failure> {
+    let copied = copy::copy(source, target)?;
+    let (files, bytes) = (copied.files, ByteCount(copied.bytes));
+    let what = if files == 1 { "file" } else { "files" };
+    say(&format!(
+        "{} has {files} {what} of {} ({bytes})",
+        target.display(),
+        source.display()
+    ));
+    Ok(())
 }
 
 fn resolve(model: Option<&str>, options: &FetchOptions) -> Result<fetch::LocalModel, Failure> {

@@ -64,7 +64,7 @@ pub struct ModelSource {
     /// A claim, mounted read-only. Needs no network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pvc: Option<PvcSource>,
-    /// An OCI image, mounted (Kubernetes 1.33). Needs no network of the pod.
+    /// An OCI image, from which files are copied. Needs no network of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageSource>,
     /// A Hugging Face repository; needs network.modelEgress.
@@ -117,7 +117,9 @@ pub struct ImageSource {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub pull_secrets: Vec<NameRef>,
-    /// Path within it; default its root.
+    /// File or folder in it; default models.
+    ///
+    /// File or folder in it, readable for user 65532; default models, as in images of KServe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024), extend("x-kubernetes-validations" = rules::RELATIVE_PATH.json()))]
     pub path: Option<String>,

@@ -134,7 +134,7 @@ fn trouble(pod: &PodView, nodes: &BTreeMap<String, NodeView>) -> Option<String> 
     if let Some(ended) = &pod.terminated {
         say(
             &mut text,
-            format_args!("; its engine ended with exit code {}", ended.exit_code),
+            format_args!("; it ended with exit code {}", ended.exit_code),
         );
         if !ended.reason.is_empty() {
             say(&mut text, format_args!(" ({})", ended.reason));
@@ -301,7 +301,7 @@ fn remedy(reason: &str) -> Option<&'static str> {
             "add a node that fits, lower spec.engine.resources, or widen spec.scheduling."
         }
         "ImagePullFailed" => {
-            "correct spec.engine.image, or name the registry's Secret in spec.engine.imagePullSecrets."
+            "correct the image that the message names (spec.engine.image or spec.model.source.image), or name the registry's Secret beside it."
         }
         "RankFailed" | "CrashLoop" | "RendezvousTimeout" => {
             "read the log of the pod that is named (kubectl logs POD --previous); exit code 137 means that it needed more memory than its limit."

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
 use kvasir_operator_api::{InferenceServiceStatus, labels};
 use serde_json::Value;
 
@@ -14,6 +14,10 @@ use crate::outcomes::Outcomes;
 
 /// Name of the engine's container.
 pub const ENGINE_CONTAINER: &str = "engine";
+/// Name of the container that brings the program that copies a model out of its image.
+pub const COPIER_CONTAINER: &str = "copier";
+/// Name of the container of a model's image.
+pub const MODEL_CONTAINER: &str = "model";
 
 /// What was found for one service.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -126,13 +130,16 @@ pub struct PodView {
     pub finished: bool,
     /// Why it can't be scheduled.
     pub unschedulable: Option<String>,
-    /// Why its engine doesn't run, as Kubernetes says: ImagePullBackOff, CrashLoopBackOff.
+    /// Why its engine doesn't run, as Kubernetes says: ImagePullBackOff, CrashLoopBackOff. Of a container that must end before the
+    /// engine starts, as long as one hasn't.
     pub waiting: Option<String>,
+    /// Why its model's image can't be had.
+    pub model_image_refused: Option<String>,
     /// The engine runs.
     pub running: bool,
-    /// Restarts of the engine.
+    /// Restarts of the engine and of what runs before it.
     pub restarts: i32,
-    /// How the engine ended last.
+    /// How the engine ended last, or what failed before it.
     pub terminated: Option<Terminated>,
     /// It carries the label that opens its way to the model's source.
     pub loading: bool,
@@ -176,6 +183,8 @@ impl PodView {
             .iter()
             .flatten()
             .find(|c| c.name == ENGINE_CONTAINER);
+        let before: Vec<_> = status.init_container_statuses.iter().flatten().collect();
+        let blocking = before.iter().find(|c| !has_succeeded(c)).copied();
         let name = pod.metadata.name.clone().unwrap_or_default();
         let component = pod_labels.get(labels::COMPONENT).map(String::as_str);
         Self {
@@ -196,10 +205,20 @@ impl PodView {
             unschedulable: condition("PodScheduled")
                 .filter(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"))
                 .map(|c| c.message.clone().unwrap_or_default()),
-            waiting: engine.and_then(waiting_reason),
+            waiting: blocking
+                .and_then(waiting_reason)
+                .or_else(|| engine.and_then(waiting_reason)),
+            model_image_refused: blocking.and_then(model_image_refused),
             running: engine.is_some_and(|c| c.state.as_ref().is_some_and(|s| s.running.is_some())),
-            restarts: engine.map_or(0, |c| c.restart_count),
-            terminated: engine.and_then(terminated),
+            restarts: before
+                .iter()
+                .copied()
+                .chain(engine)
+                .map(|c| c.restart_count)
+                .sum(),
+            terminated: engine
+                .and_then(terminated)
+                .or_else(|| before.iter().copied().filter_map(failed).max_by_key(|t| t.at)),
             loading: pod_labels.contains_key(labels::LOADING),
             name,
         }
@@ -215,16 +234,43 @@ fn waiting_reason(status: &ContainerStatus) -> Option<String> {
     status.state.as_ref()?.waiting.as_ref()?.reason.clone()
 }
 
+fn has_succeeded(status: &ContainerStatus) -> bool {
+    let ended = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+    ended.is_some_and(|ended| ended.exit_code == 0)
+}
+
+/// What the kubelet says of an image that it can't have.
+fn model_image_refused(status: &ContainerStatus) -> Option<String> {
+    let waiting = status.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting
+        .reason
+        .as_deref()
+        .filter(|reason| status.name == MODEL_CONTAINER && reason.contains("Image"))?;
+    let message = waiting.message.as_deref().unwrap_or_default();
+    Some(format!("{reason}: {message}"))
+}
+
+/// How a container that runs before the engine failed last.
+fn failed(status: &ContainerStatus) -> Option<Terminated> {
+    let now = status.state.as_ref().and_then(|s| s.terminated.as_ref());
+    let before = status.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+    now.filter(|ended| ended.exit_code != 0).or(before).map(end)
+}
+
+fn end(ended: &ContainerStateTerminated) -> Terminated {
+    Terminated {
+        exit_code: ended.exit_code,
+        reason: ended.reason.clone().unwrap_or_default(),
+        message: ended.message.clone(),
+        at: ended.finished_at.as_ref().map(|time| time.0),
+    }
+}
+
 /// The last end: of the present run if it is over, of the one before otherwise.
 fn terminated(status: &ContainerStatus) -> Option<Terminated> {
     let now = status.state.as_ref().and_then(|s| s.terminated.as_ref());
     let before = status.last_state.as_ref().and_then(|s| s.terminated.as_ref());
-    now.or(before).map(|t| Terminated {
-        exit_code: t.exit_code,
-        reason: t.reason.clone().unwrap_or_default(),
-        message: t.message.clone(),
-        at: t.finished_at.as_ref().map(|time| time.0),
-    })
+    now.or(before).map(end)
 }
 
 /// A node.
@@ -269,7 +315,79 @@ impl NodeView {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// A pod with a container for its model's image and an engine, in these states.
+    fn pod(model: &Value, engine: &Value) -> PodView {
+        let status = |name: &str, state: &Value| {
+            let mut status =
+                json!({ "name": name, "image": "i", "imageID": "i", "ready": false, "restartCount": 0 });
+            status
+                .as_object_mut()
+                .unwrap()
+                .extend(state.as_object().unwrap().clone());
+            status
+        };
+        let pod = json!({
+            "metadata": { "name": "chat-g0-0" },
+            "status": {
+                "initContainerStatuses": [status(MODEL_CONTAINER, model)],
+                "containerStatuses": [status(ENGINE_CONTAINER, engine)],
+            },
+        });
+        PodView::new(&serde_json::from_value(pod).unwrap())
+    }
+
+    fn initializing() -> Value {
+        json!({ "state": { "waiting": { "reason": "PodInitializing" } } })
+    }
+
+    #[test]
+    fn an_engine_waits_while_its_model_is_copied() {
+        let view = pod(&json!({ "state": { "running": {} } }), &initializing());
+        assert_eq!(view.waiting.as_deref(), Some("PodInitializing"));
+        assert!(!view.has_failed());
+    }
+
+    #[test]
+    fn a_copy_that_fails_is_a_failure_of_its_pod_until_it_succeeds() {
+        let ended = json!({ "terminated": { "exitCode": 66, "reason": "Error", "message": "error: /models doesn't exist" } });
+        let failing = json!({ "restartCount": 2, "lastState": ended, "state": { "waiting": { "reason": "CrashLoopBackOff" } } });
+        let view = pod(&failing, &initializing());
+        assert_eq!(
+            (view.waiting.as_deref(), view.restarts),
+            (Some("CrashLoopBackOff"), 2)
+        );
+        let failure = view.terminated.unwrap();
+        assert_eq!(
+            (failure.exit_code, failure.last_line().as_deref()),
+            (66, Some("/models doesn't exist"))
+        );
+        assert_eq!(view.model_image_refused, None);
+
+        let done = json!({ "state": { "terminated": { "exitCode": 0 } } });
+        let view = pod(&done, &json!({ "state": { "running": {} } }));
+        assert_eq!((view.waiting, view.terminated, view.running), (None, None, true));
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_had_is_the_models_or_the_engines() {
+        let refused = json!({ "state": { "waiting": { "reason": "ErrImagePull", "message": "not found" } } });
+        let view = pod(&refused, &initializing());
+        assert_eq!(
+            view.model_image_refused.as_deref(),
+            Some("ErrImagePull: not found")
+        );
+        assert_eq!(view.waiting.as_deref(), Some("ErrImagePull"));
+        let done = json!({ "state": { "terminated": { "exitCode": 0 } } });
+        let view = pod(&done, &refused);
+        assert_eq!(
+            (view.waiting.as_deref(), view.model_image_refused),
+            (Some("ErrImagePull"), None)
+        );
+    }
 
     fn last_line(message: &str) -> Option<String> {
         let ended = Terminated {

@@ -89,9 +89,6 @@ pub fn model(spec: &RevisionSpec) -> String {
             ..
         } => within(path.as_ref()),
         ModelSource {
-            image: Some(image), ..
-        } => within(image.path.as_ref()),
-        ModelSource {
             hugging_face: Some(hub),
             ..
         } => {

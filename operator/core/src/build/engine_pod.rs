@@ -1,13 +1,13 @@
 //! The pod of an engine.
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, Container, HostPathVolumeSource, ImageVolumeSource, LocalObjectReference,
+    ConfigMapVolumeSource, Container, HostPathVolumeSource, LocalObjectReference,
     PersistentVolumeClaimVolumeSource, PodSpec, Volume,
 };
 use kvasir_operator_api::{ModelSource, NameRef, PullPolicy, TlsMode};
 
 use super::engine::{CACHE_VOLUME, CONFIG_KEY};
-use super::{config, environment, placement, pod};
+use super::{config, environment, model_image, placement, pod};
 use crate::observed::ENGINE_CONTAINER;
 use crate::revision::Revision;
 use crate::settings::Settings;
@@ -24,6 +24,7 @@ pub fn pod(service: &Validated, id: i32, revision: &Revision, settings: &Setting
     let spec = &revision.spec;
     let scheduling = &spec.scheduling;
     let mut pod = pod::unprivileged();
+    pod.init_containers = model_image::containers(revision);
     pod.containers = vec![container(service, id, revision, settings)];
     pod.volumes = Some(volumes(service, id, revision));
     pod.service_account_name = Some(
@@ -92,7 +93,7 @@ fn container(service: &Validated, id: i32, revision: &Revision, settings: &Setti
         pod::mount("tmp", "/tmp", false),
     ];
     if model_volume(&revision.spec.source).is_some() {
-        mounts.push(pod::mount("model", config::MODEL_PATH, true));
+        mounts.push(pod::mount(model_image::MODEL_VOLUME, config::MODEL_PATH, true));
     }
     if revision.spec.tls != TlsMode::Off {
         mounts.push(pod::mount("tls", TLS_PATH, true));
@@ -101,7 +102,8 @@ fn container(service: &Validated, id: i32, revision: &Revision, settings: &Setti
     container
 }
 
-fn pull_policy(policy: PullPolicy) -> &'static str {
+/// The policy as Kubernetes calls it.
+pub fn pull_policy(policy: PullPolicy) -> &'static str {
     match policy {
         PullPolicy::IfNotPresent => "IfNotPresent",
         PullPolicy::Always => "Always",
@@ -130,6 +132,7 @@ fn volumes(service: &Validated, id: i32, revision: &Revision) -> Vec<Volume> {
         volumes.push(pod::scratch(CACHE_VOLUME));
     }
     volumes.extend(model_volume(&revision.spec.source));
+    volumes.extend(model_image::tools(revision));
     if revision.spec.tls != TlsMode::Off {
         let own = service.names.group_certificate(id);
         let given = revision.spec.tls_secret_name.as_deref();
@@ -138,21 +141,19 @@ fn volumes(service: &Validated, id: i32, revision: &Revision) -> Vec<Volume> {
     volumes
 }
 
-/// The volume that holds the model, where the pod doesn't fetch it itself.
+/// The volume that holds the model, where the engine doesn't fetch it itself.
 fn model_volume(source: &ModelSource) -> Option<Volume> {
+    if source.image.is_some() {
+        return Some(pod::scratch(model_image::MODEL_VOLUME));
+    }
     let mut volume = Volume {
-        name: "model".to_owned(),
+        name: model_image::MODEL_VOLUME.to_owned(),
         ..Volume::default()
     };
     if let Some(pvc) = &source.pvc {
         volume.persistent_volume_claim = Some(PersistentVolumeClaimVolumeSource {
             claim_name: pvc.claim_name.clone(),
             read_only: Some(true),
-        });
-    } else if let Some(image) = &source.image {
-        volume.image = Some(ImageVolumeSource {
-            reference: Some(image.reference.clone()),
-            pull_policy: Some(pull_policy(image.pull_policy).to_owned()),
         });
     } else if let Some(local) = &source.local {
         volume.host_path = Some(HostPathVolumeSource {

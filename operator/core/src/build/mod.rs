@@ -10,6 +10,7 @@ pub mod gateway;
 pub mod gateway_config;
 pub mod ingress;
 pub mod meta;
+pub mod model_image;
 pub mod monitor;
 pub mod overrides;
 pub mod placement;

@@ -16,6 +16,10 @@ pub(super) fn model(plan: &Plan, observed: &Observed) -> Verdict {
     if groups.iter().any(|g| g.ready_since.is_some()) {
         return Verdict::yes(Reason::Resolved, "a group has loaded the model");
     }
+    if let Some((pod, why)) = observed.pods.iter().find_map(refused_image) {
+        let reason = reason_of_text(&without_digests(why)).unwrap_or(Reason::PullFailed);
+        return Verdict::no(reason, format!("pod {}: {why}", pod.name));
+    }
     let failures = groups.iter().filter_map(|g| g.last_failure.as_ref());
     let model_failures = failures.filter_map(|failure| Some((failure, model_reason(failure)?)));
     match model_failures.max_by_key(|(failure, _)| failure.time.as_ref().map(|t| t.0)) {
@@ -30,7 +34,25 @@ fn model_reason(failure: &RankFailure) -> Option<Reason> {
     if let Some(fault) = failure.exit_code.and_then(StartFault::of_exit_code) {
         return fault::model_reason(fault);
     }
-    let line = failure.message.as_deref()?.to_lowercase();
+    reason_of_text(failure.message.as_deref()?)
+}
+
+fn refused_image(pod: &PodView) -> Option<(&PodView, &String)> {
+    Some((pod, pod.model_image_refused.as_ref().filter(|_| !pod.deleting)?))
+}
+
+/// Digests have any digits, those of HTTP's codes too.
+fn without_digests(text: &str) -> String {
+    let mut parts = text.split("sha256:");
+    let mut rest = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        rest.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    }
+    rest
+}
+
+fn reason_of_text(text: &str) -> Option<Reason> {
+    let line = text.to_lowercase();
     let rules: [(&[&str], Reason); 5] = [
         (&["401", "403", "unauthorized", "forbidden"], Reason::Unauthorized),
         (&["digest", "checksum"], Reason::DigestMismatch),
@@ -95,12 +117,13 @@ fn trouble(groups: &[GroupStatus], pods: &[&PodView]) -> Option<Verdict> {
     let image = |reason: &str| reason.contains("Image");
     if let Some(pod) = pods.iter().find(|p| p.waiting.as_deref().is_some_and(image)) {
         let reason = pod.waiting.clone().unwrap_or_default();
+        let what = match pod.model_image_refused {
+            Some(_) => "spec.model.source.image and its pullSecrets",
+            None => "spec.engine.image and imagePullSecrets",
+        };
         return Some(Verdict::no(
             Reason::ImagePullFailed,
-            format!(
-                "pod {}: {reason}: check spec.engine.image and imagePullSecrets",
-                pod.name
-            ),
+            format!("pod {}: {reason}: check {what}", pod.name),
         ));
     }
     if let Some(pod) = pods.iter().find(|p| p.unschedulable.is_some()) {
@@ -134,4 +157,28 @@ fn trouble(groups: &[GroupStatus], pods: &[&PodView]) -> Option<Verdict> {
             stuck.id, stuck.ready_pods, stuck.pods
         ),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_no_code_of_http() {
+        let said = |text: &str| reason_of_text(&without_digests(text));
+        let digest = "sha256:4010000000000000000000000000000000000000000000000000000000000404";
+        assert_eq!(
+            said(&format!("can't pull r/m@{digest}: connection refused")),
+            None
+        );
+        assert_eq!(
+            said(&format!("r/m@{digest}: not found")),
+            Some(Reason::SourceNotFound)
+        );
+        assert_eq!(
+            said(&format!("{digest}: 401 Unauthorized")),
+            Some(Reason::Unauthorized)
+        );
+        assert_eq!(without_digests("sha256:"), "");
+    }
 }

@@ -95,6 +95,88 @@ fn the_pinned_digest_and_the_time_to_load_are_said_once_a_group_serves() {
     assert!((1..600).contains(&seconds), "{seconds}");
 }
 
+/// Where images are built from nothing, nothing but what the first container brings can run in the second.
+#[test]
+fn a_model_in_an_image_is_copied_by_a_program_that_is_brought_along() {
+    let image = |path: Value| json!({ "model": { "source": { "image": { "reference": "r/m@sha256:0", "path": path, "pullPolicy": "Never" } } } });
+    for (path, from) in [
+        (Value::Null, "/models"),
+        (json!("weights/m.gguf"), "/weights/m.gguf"),
+    ] {
+        let mut fake = Fake::new(image(path));
+        fake.reconcile();
+        let pod = &fake.sets()[0].object["spec"]["template"]["spec"];
+        let [copier, model] = &pod["initContainers"].as_array().unwrap()[..] else {
+            panic!("{pod}");
+        };
+        let engine = &pod["containers"][0];
+        assert_eq!(copier["image"], engine["image"]);
+        let tools = &copier["volumeMounts"][0]["mountPath"];
+        assert_eq!(copier["args"], json!(["models", "install-copier", tools]));
+        assert_eq!(
+            (&model["image"], &model["imagePullPolicy"]),
+            (&json!("r/m@sha256:0"), &json!("Never"))
+        );
+        assert_eq!(
+            model["command"][0],
+            json!(format!("{}/loader", tools.as_str().unwrap()))
+        );
+        let target = &model["volumeMounts"][1];
+        assert_eq!(
+            model["args"],
+            json!(["models", "copy", from, target["mountPath"]])
+        );
+        let mounts = engine["volumeMounts"].as_array().unwrap();
+        let seen = mounts
+            .iter()
+            .find(|mount| mount["name"] == target["name"])
+            .unwrap();
+        assert_eq!(
+            (&seen["mountPath"], &seen["readOnly"]),
+            (&json!("/models"), &json!(true))
+        );
+        for container in [copier, model] {
+            assert_eq!(container["securityContext"], engine["securityContext"]);
+            assert_eq!(container["resources"], engine["resources"]);
+            assert_eq!(container["terminationMessagePolicy"], "FallbackToLogsOnError");
+        }
+        let volumes = pod["volumes"].as_array().unwrap();
+        assert!(volumes.iter().all(|volume| volume.get("image").is_none()));
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_said_of_the_model() {
+    let mut fake = Fake::new(json!({ "model": { "source": { "image": { "reference": "r/m@sha256:0" } } } }));
+    fake.reconcile();
+    fake.tick(1);
+    let why = "ErrImagePull: failed to resolve r/m@sha256:0: not found";
+    for pod in fake.pods.values_mut() {
+        pod.view.waiting = Some("ErrImagePull".to_owned());
+        pod.view.model_image_refused = Some(why.to_owned());
+    }
+    fake.reconcile();
+    assert_eq!(
+        fake.condition("ModelReady"),
+        ("False".to_owned(), "SourceNotFound".to_owned())
+    );
+    assert_eq!(
+        fake.condition("EnginesReady"),
+        ("False".to_owned(), "ImagePullFailed".to_owned())
+    );
+    let status = fake.status();
+    let engines = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "EnginesReady")
+        .unwrap();
+    assert!(
+        engines.message.contains("spec.model.source.image"),
+        "{}",
+        engines.message
+    );
+}
+
 #[test]
 fn pods_have_no_privileges_no_token_and_no_writable_root() {
     let mut fake = Fake::new(json!({}));
