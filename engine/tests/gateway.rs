@@ -5,6 +5,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
 use support::{kvasir, run};
 
@@ -115,4 +118,66 @@ fn the_schema_is_a_json_schema_of_the_file() {
             .is_some_and(|url| url.contains("json-schema.org"))
     );
     assert!(schema["properties"]["tenants"].is_object());
+}
+
+/// Asks without a key, which makes a line of the audit log.
+fn knock(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+}
+
+#[test]
+fn sighup_opens_the_audit_log_anew_and_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("keys.yaml"), "[]").unwrap();
+    fs::write(at("salt"), [7; 32]).unwrap();
+    let config = GOOD
+        .replace("KEYS", &at("keys.yaml"))
+        .replace("SALT", &at("salt"));
+    let more = format!(
+        "listen: 127.0.0.1:0\noperationsListen: 127.0.0.2:0\nauditFile: {}\n",
+        at("audit")
+    );
+    fs::write(at("gateway.yaml"), config + &more).unwrap();
+    let mut gateway = kvasir(&["gateway", "run", "--config", &at("gateway.yaml")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(gateway.stderr.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let serving = said.find(|line| line.starts_with("Serving on ")).unwrap();
+    let address = serving
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .split(',')
+        .next()
+        .unwrap();
+    let signal = |name: &str| {
+        let sent = Command::new("kill")
+            .args([name, &gateway.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+    };
+    knock(address);
+    fs::rename(at("audit"), at("audit.1")).unwrap();
+    signal("-HUP");
+    said.find(|line| line.contains("the audit log was opened anew"))
+        .unwrap();
+    knock(address);
+    knock(address);
+    signal("-TERM");
+    assert!(said.all(|line| !line.contains("SIGHUP")));
+    assert!(gateway.wait().unwrap().success());
+    let lines = |name: &str| fs::read_to_string(at(name)).unwrap().lines().count();
+    assert_eq!((lines("audit.1"), lines("audit")), (1, 2));
 }

@@ -123,6 +123,35 @@ fn streams_are_finished_before_a_terminated_server_ends() {
 }
 
 #[test]
+fn the_end_of_its_terminal_ends_a_server_after_its_streams_unless_it_was_started_to_stay() {
+    let Some(model) = model() else { return };
+    let server = serve(&model, &[]);
+    let (mut stream, mut text) = server.begin_stream(30);
+    server.signal("HUP");
+    server.signal("HUP");
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.contains("data: [DONE]"), "{text}");
+    let (status, said) = server.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+    for role in ["serve", "engine"] {
+        let place = if role == "serve" {
+            "--port=0"
+        } else {
+            "--listen=127.0.0.1:0"
+        };
+        let server = Server::start_to_stay(&[role, &model, place, "--kv-cache-memory-bytes=64MiB"]);
+        server.signal("HUP");
+        server.signal("TERM");
+        let (status, said) = server.wait();
+        assert_eq!(status.code(), Some(0), "{role}: {said}");
+        assert!(
+            !said.contains("SIGHUP") && said.contains("SIGTERM"),
+            "{role}: {said}"
+        );
+    }
+}
+
+#[test]
 fn second_signal_ends_at_once() {
     let Some(model) = model() else { return };
     for first in ["TERM", "INT"] {

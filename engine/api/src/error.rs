@@ -79,6 +79,26 @@ impl ErrorKind {
         }
     }
 
+    /// The stable code for logs of what no [`ApiError::because`] says more exactly.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Schema => "malformed_request",
+            Self::Value => "invalid_value",
+            Self::Unauthorized => "unauthenticated",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::RequestTimeout => "slow_body",
+            Self::TooLarge => "body_too_large",
+            Self::UnsupportedMedia => "unsupported_encoding",
+            Self::RateLimited => "limited",
+            Self::Internal => "internal",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "request_timeout",
+        }
+    }
+
     /// Whether the same request may succeed later.
     pub const fn is_retryable(self) -> bool {
         matches!(
@@ -95,6 +115,8 @@ pub struct ApiError {
     kind: ErrorKind,
     message: String,
     param: Option<String>,
+    /// For logs; the client doesn't read it.
+    reason: Option<&'static str>,
 }
 
 impl ApiError {
@@ -104,6 +126,7 @@ impl ApiError {
             kind,
             message: clip(message.into(), MAX_MESSAGE_CHARS),
             param: None,
+            reason: None,
         }
     }
 
@@ -136,6 +159,18 @@ impl ApiError {
     pub fn with_param(mut self, param: &str) -> Self {
         self.param = Some(clip(param.to_owned(), MAX_ECHO_CHARS));
         self
+    }
+
+    /// Tells it in logs from others of its kind, by a stable code.
+    #[must_use]
+    pub fn because(mut self, reason: &'static str) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
+    /// The stable code for logs: what it was made with, or that of its kind.
+    pub fn reason(&self) -> &'static str {
+        self.reason.unwrap_or(self.kind.code())
     }
 
     /// What kind of failure it is.
@@ -209,6 +244,15 @@ mod tests {
                 "type": "BadRequestError", "param": "temperature", "code": 400,
             }})
         );
+    }
+
+    #[test]
+    fn reasons_are_for_logs_alone() {
+        let plain = ApiError::new(ErrorKind::Unavailable, "later");
+        let exact = plain.clone().because("bodies_full");
+        assert_eq!((plain.reason(), exact.reason()), ("unavailable", "bodies_full"));
+        let wire = |error: &ApiError| serde_json::to_string(&error.body()).unwrap();
+        assert_eq!(wire(&plain), wire(&exact));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod buffer;
 mod error;
 mod grpc;
 mod kv_cache;
+mod recurring;
 
 pub use assets::TextAssetFiles;
 pub use buffer::{Delivery, OutputReceiver, OutputSender, output_buffer};
@@ -19,6 +20,7 @@ pub use error::{invalid, is_retryable, refusal};
 pub use grpc::{ConnectError, Dial, Dialled, GrpcClient, GrpcClientOptions, TargetError};
 pub use kv_cache::{KvCacheChange, KvCacheFollower, KvCacheView, KvCacheViewError};
 pub use kvasir_proto::engine::v1 as types;
+pub use recurring::Recurring;
 use types::{
     Error, ErrorCode, GenerateRequest, KvCachePosition, KvCacheUpdate, LoadReport, ModelInfo, SequenceOutput,
 };

@@ -151,7 +151,7 @@ section! {
     /// The process: how it ends, and what it says about itself.
     ProcessConfig, "Process" {
         "shutdown-timeout" => shutdown_timeout: Seconds = seconds(30), "SECONDS",
-            "How long running requests may go on after SIGTERM";
+            "How long running requests may go on after SIGTERM, SIGINT or the end of the terminal (SIGHUP)";
         "log-level" => log_level: LogLevel = LogLevel::Info, "LEVEL",
             "Least severe message";
         "json" ["json-logs"] => json: bool = false, "",

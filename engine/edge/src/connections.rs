@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use kvasir_client::Recurring;
 use rustix::process::{Resource, getrlimit};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
@@ -94,6 +95,7 @@ impl Connections {
     /// Accepts and serves connections until `stop` completes.
     pub(crate) async fn accept_until(&mut self, listener: &Listener, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
+        let mut trouble = Recurring::default();
         loop {
             tokio::select! {
                 () = &mut stop => return,
@@ -103,7 +105,9 @@ impl Connections {
                 accepted = accept(listener, &self.open, self.most) => match accepted {
                     Ok(accepted) => self.spawn(accepted),
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        if trouble.is_news(&error.to_string(), Instant::now()) {
+                            tracing::warn!(%error, "a connection could not be accepted");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -175,12 +179,15 @@ async fn serve(
         let running = activity.run();
         let is_http2 = request.version() == http::Version::HTTP_2;
         async move {
-            let mut response = answer(router, request).await?;
-            if is_http2 {
-                response = response.map(|body| Body::new(PatientBody::new(body, patience.write)));
-            }
+            let response = answer(router, request).await?;
             // The body goes when its last byte is on its way, or nobody wants it.
-            Ok::<_, Infallible>(response.map(|body| Body::new(Held::new(body, running))))
+            Ok::<_, Infallible>(response.map(|body| {
+                if is_http2 {
+                    Body::new(PatientBody::new(body, patience.write, running))
+                } else {
+                    Body::new(Held::new(body, running))
+                }
+            }))
         }
     });
     let connection = watcher.watch(builder.serve_connection(TokioIo::new(stream), service));

@@ -49,6 +49,10 @@ pub(crate) struct Call {
 /// How often one request is read, each time for other engines. One rollout takes two; the rest is for rollouts that overlap.
 const MAX_READINGS: usize = 4;
 
+/// Codes of refusals in logs.
+pub(crate) const SHUTTING_DOWN: &str = "shutting_down";
+pub(crate) const UNKNOWN_MODEL: &str = "unknown_model";
+
 /// Whose a request is.
 struct Ids {
     client: Option<String>,
@@ -78,7 +82,10 @@ pub(crate) async fn serve(state: Arc<State>, route: &'static Route, request: Req
     let mut response = match state.host.enter(knock).await {
         Ok(visit) => {
             let answer = answer(&state, route, request, (ids, arrival), &visit).await;
-            let mut response = answer.unwrap_or_else(|error| error_response(&error));
+            let mut response = answer.unwrap_or_else(|error| {
+                visit.refused(&error);
+                error_response(&error)
+            });
             let status = response.status();
             visit.answered(status, response.headers_mut());
             response
@@ -123,20 +130,15 @@ async fn answer(
         Handler::Model => {
             // What isn't UTF-8 behind its percent signs names no model.
             let Ok(Path(name)) = request.extract_parts::<Path<String>>().await else {
-                return Err(ApiError::new(
-                    ErrorKind::NotFound,
-                    "the model's name is not valid UTF-8",
-                ));
+                let message = "the model's name is not valid UTF-8";
+                return Err(ApiError::new(ErrorKind::NotFound, message).because(UNKNOWN_MODEL));
             };
             return handlers::model(state, visit.as_ref(), &name);
         }
         Handler::ChatCompletions | Handler::Completions | Handler::Tokenize | Handler::Detokenize => {}
     }
     if state.is_draining() {
-        return Err(ApiError::new(
-            ErrorKind::Unavailable,
-            "the server is shutting down",
-        ));
+        return Err(shutting_down());
     }
     let token = Arc::new(state.in_flight.token());
     let priority = priority(request.headers())?;
@@ -158,16 +160,19 @@ async fn answer(
             Handler::ChatCompletions => handlers::chat_completions(state, call).await,
             Handler::Completions => handlers::completions(state, call).await,
             Handler::Tokenize => handlers::tokenize(state, &call).await,
-            _ => handlers::detokenize(state, &call),
+            _ => handlers::detokenize(state, &call).await,
         };
         if answer.is_ok() || !visit.goes_again() {
             return answer;
         }
     }
-    Err(ApiError::new(
-        ErrorKind::Unavailable,
-        "the model is being replaced; try again",
-    ))
+    let message = "the model is being replaced; try again";
+    Err(ApiError::new(ErrorKind::Unavailable, message).because("model_replaced"))
+}
+
+/// The answer to what comes or ends too late.
+pub(crate) fn shutting_down() -> ApiError {
+    ApiError::new(ErrorKind::Unavailable, "the server is shutting down").because(SHUTTING_DOWN)
 }
 
 /// The client's id, if it is short and printable; it becomes part of ids, headers and logs.

@@ -55,6 +55,21 @@ pub struct Terms {
     pub priority: i64,
 }
 
+/// What a host counts while a request works that runs on no engine; dropped at its end.
+#[derive(Default)]
+pub struct Place {
+    _held: Option<Box<dyn Send>>,
+}
+
+impl Place {
+    /// Keeps something until the end.
+    pub fn holding(held: impl Send + 'static) -> Self {
+        Self {
+            _held: Some(Box::new(held)),
+        }
+    }
+}
+
 /// Who lets requests in and has engines for them.
 #[async_trait]
 pub trait Host: Send + Sync + 'static {
@@ -113,6 +128,20 @@ pub trait Visit: Send + Sync + 'static {
     /// Nothing can run it.
     async fn pipeline(&self, body_bytes: usize) -> Result<Pipeline, ApiError>;
 
+    /// It names a model that isn't served, or not for this client, and is refused: for the log.
+    fn misses_model(&self, name: &str, is_served: bool) {
+        let _ = (name, is_served);
+    }
+
+    /// Lets it do what needs no engine, with a served model's text alone. It runs until its place is dropped.
+    ///
+    /// # Errors
+    /// It may not do so much now.
+    async fn work(&self, model: &str) -> Result<Place, ApiError> {
+        let _ = model;
+        Ok(Place::default())
+    }
+
     /// The terms on which it runs.
     ///
     /// # Errors
@@ -123,6 +152,11 @@ pub trait Visit: Send + Sync + 'static {
     /// began to answer, and another pipeline would do. Asked once after each failure.
     fn goes_again(&self) -> bool {
         false
+    }
+
+    /// It's refused or failed; the answer that says so comes next.
+    fn refused(&self, error: &ApiError) {
+        let _ = error;
     }
 
     /// The head of its answer is made; headers may be added.

@@ -33,7 +33,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Running(Arc<Activity>);
 
-/// The body of an answer: while it lives, its connection isn't idle.
+/// The body of an answer over HTTP/1: while it lives, its connection isn't idle.
 pub(crate) struct Held {
     body: Body,
     _running: Running,

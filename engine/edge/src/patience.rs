@@ -27,9 +27,12 @@ pub(crate) struct PatientWrites<S> {
 
 /// An answer over HTTP/2, given up once its client has let nothing of it pass for a while. There a client stops one answer by its flow
 /// control, which no write ever shows, and the connection may have others that get on.
+///
+/// Its connection isn't idle until it's dropped.
 pub(crate) struct PatientBody {
     shared: Arc<Mutex<Watched>>,
     _watch: AbortOnDropHandle<()>,
+    _running: Running,
 }
 
 struct Watched {
@@ -103,7 +106,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for PatientWrites<S> {
 }
 
 impl PatientBody {
-    pub(crate) fn new(body: Body, patience: Duration) -> Self {
+    pub(crate) fn new(body: Body, patience: Duration, running: Running) -> Self {
         let shared = Arc::new(Mutex::new(Watched {
             body: Some(body),
             offered_since: Some(Instant::now()),
@@ -112,6 +115,7 @@ impl PatientBody {
         Self {
             shared,
             _watch: AbortOnDropHandle::new(watch),
+            _running: running,
         }
     }
 }
@@ -189,7 +193,11 @@ mod tests {
             tokio::time::sleep(pause).await;
             (left > 0).then(|| (Ok::<_, io::Error>("x"), (left - 1, kept)))
         });
-        (PatientBody::new(Body::from_stream(parts), PATIENCE), held)
+        let running = Open::default().begin().run();
+        (
+            PatientBody::new(Body::from_stream(parts), PATIENCE, running),
+            held,
+        )
     }
 
     #[tokio::test(start_paused = true)]

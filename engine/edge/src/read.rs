@@ -58,7 +58,7 @@ impl BodyBudget {
                 "the long requests that are read now fill the {} bytes for them; try again",
                 self.num_bytes
             );
-            ApiError::new(ErrorKind::Unavailable, message)
+            ApiError::new(ErrorKind::Unavailable, message).because("bodies_full")
         };
         let grown = Arc::clone(&self.free)
             .try_acquire_many_owned(more)
@@ -99,8 +99,11 @@ pub(crate) async fn read_json(
 async fn collect(mut body: Body, limit: usize, budget: &BodyBudget) -> Result<(Bytes, BodyPlace), ApiError> {
     let (mut bytes, mut place) = (BytesMut::new(), BodyPlace::default());
     while let Some(frame) = body.frame().await {
-        let frame = frame
-            .map_err(|_| ApiError::new(ErrorKind::Schema, "the request body could not be read to its end"))?;
+        let cut_off = |_| {
+            let message = "the request body could not be read to its end";
+            ApiError::new(ErrorKind::Schema, message).because("body_cut_off")
+        };
+        let frame = frame.map_err(cut_off)?;
         let Ok(data) = frame.into_data() else { continue };
         let len = bytes.len().saturating_add(data.len());
         if len > limit {
@@ -131,10 +134,8 @@ fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
-    Err(ApiError::new(
-        ErrorKind::Schema,
-        "the content type of the request must be application/json",
-    ))
+    let message = "the content type of the request must be application/json";
+    Err(ApiError::new(ErrorKind::Schema, message).because("wrong_content_type"))
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::EdgeConfig;
+use crate::gate::UNKNOWN_MODEL;
 use crate::host::{Host, Visit};
 use crate::read::BodyBudget;
 use crate::routes::{ROUTES, Route};
@@ -57,19 +58,29 @@ impl State {
     pub(crate) fn check_model(&self, visit: &dyn Visit, model: Option<&str>) -> Result<String, ApiError> {
         let names = self.host.model_names();
         let mut visible = names.iter().filter(|name| visit.sees_model(name));
-        let no_model = |message: String| ApiError::new(ErrorKind::NotFound, message).with_param("model");
+        let no_model = |message: String| {
+            ApiError::new(ErrorKind::NotFound, message)
+                .with_param("model")
+                .because(UNKNOWN_MODEL)
+        };
         let Some(model) = model.filter(|model| !model.is_empty()) else {
             let first = visible.next().cloned();
-            return first.ok_or_else(|| no_model("there is no model here".to_owned()));
+            return first.ok_or_else(|| {
+                if let Some(served) = names.first() {
+                    visit.misses_model(served, true);
+                }
+                no_model("there is no model here".to_owned())
+            });
         };
         if let Some(name) = visible.clone().find(|name| *name == model) {
             return Ok(name.clone());
         }
-        let names: Vec<&str> = visible.map(String::as_str).collect();
         let shown: String = model.chars().take(200).collect();
+        visit.misses_model(&shown, names.iter().any(|name| name == model));
+        let visible: Vec<&str> = visible.map(String::as_str).collect();
         Err(no_model(format!(
             "the model `{shown}` does not exist; served: {}",
-            names.join(", ")
+            visible.join(", ")
         )))
     }
 

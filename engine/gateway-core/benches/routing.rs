@@ -9,8 +9,8 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use kvasir_gateway_core::routing::index::{Overlaps, PrefixIndex};
 use kvasir_gateway_core::routing::{
-    Capacity, EngineAddress, EngineId, KvBatch, LoadReport, Outcome, Revision, RouteRequest, Router,
-    RouterConfig,
+    CacheLayout, Capacity, EngineAddress, EngineId, KvBatch, KvGroup, LoadReport, Outcome, Revision,
+    RouteRequest, Router, RouterConfig, filed,
 };
 use kvasir_gateway_core::time::Micros;
 
@@ -51,12 +51,25 @@ fn prompt(engine: u64, conversation: u64) -> Vec<u64> {
     shared().into_iter().chain(own(engine, conversation)).collect()
 }
 
-fn filled() -> (Router, Vec<EngineId>, Revision) {
+/// Two groups of a model: full attention, and a window of 1,024 tokens.
+const WINDOW: [KvGroup; 2] = [KvGroup::Full, KvGroup::Window { positions: 1024 }];
+
+/// What an engine with these groups files of blocks.
+fn of_groups(groups: &[KvGroup], hashes: &[u64]) -> Vec<u64> {
+    let numbers = 0..groups.len() as u32;
+    numbers
+        .flat_map(|group| hashes.iter().map(move |hash| filed(group, *hash)))
+        .collect()
+}
+
+fn filled(groups: &[KvGroup]) -> (Router, Vec<EngineId>, Revision) {
     let mut router = Router::new(RouterConfig {
         max_index_pairs: 11_000_000,
         ..RouterConfig::default()
     });
     let revision = Revision(Arc::from("r"));
+    router.set_layout(&revision, CacheLayout::new(CAPACITY.block_size, groups));
+    let num_conversations = NUM_CONVERSATIONS / groups.len() as u64;
     let mut ids = Vec::new();
     for engine in 0..NUM_ENGINES {
         ids.push(
@@ -64,8 +77,9 @@ fn filled() -> (Router, Vec<EngineId>, Revision) {
                 .join(address(engine), &revision, CAPACITY, Micros(0))
                 .expect("a new engine can join"),
         );
-        let conversations = (0..NUM_CONVERSATIONS).flat_map(|conversation| own(engine, conversation));
+        let conversations = (0..num_conversations).flat_map(|conversation| own(engine, conversation));
         let stored: Vec<u64> = shared().into_iter().chain(conversations).collect();
+        let stored = of_groups(groups, &stored);
         let batch = KvBatch {
             stored: &stored,
             ..KvBatch::default()
@@ -102,7 +116,7 @@ fn route(router: &mut Router, revision: &Revision, hashes: &[u64], now: Micros) 
 }
 
 /// Choices between batches and reports of all engines, each ten times a second with ten new and ten old blocks.
-fn percentiles(router: &mut Router, ids: &[EngineId], revision: &Revision) {
+fn percentiles(groups: &[KvGroup], router: &mut Router, ids: &[EngineId], revision: &Revision) {
     let mut took = Vec::new();
     let mut num_events = 0;
     let begin = thread_time();
@@ -113,6 +127,7 @@ fn percentiles(router: &mut Router, ids: &[EngineId], revision: &Revision) {
                 .map(|block| mix(engine << 40 | (1000 + round) << 16 | block))
                 .collect();
             let removed: Vec<u64> = own(engine, round).skip(70).collect();
+            let (stored, removed) = (of_groups(groups, &stored), of_groups(groups, &removed));
             let batch = KvBatch {
                 seq: round,
                 is_cleared: false,
@@ -126,7 +141,7 @@ fn percentiles(router: &mut Router, ids: &[EngineId], revision: &Revision) {
                 num_free_blocks: 10_000,
             };
             router.report(ids[engine as usize], report, now);
-            num_events += 21;
+            num_events += 1 + 20 * groups.len();
             let hashes = prompt(mix(engine + round) % NUM_ENGINES, 20 + round);
             took.push(route(router, revision, &hashes, now));
         }
@@ -134,7 +149,8 @@ fn percentiles(router: &mut Router, ids: &[EngineId], revision: &Revision) {
     took.sort();
     let at = |permille: usize| took[took.len() * permille / 1000];
     eprintln!(
-        "choices among events: p50 {:?}, p99 {:?}, p99.9 {:?}; {num_events} changes and {} choices in {:?}",
+        "choices among events, groups {}: p50 {:?}, p99 {:?}, p99.9 {:?}; {num_events} changes and {} choices in {:?}",
+        groups.len(),
         at(500),
         at(990),
         at(999),
@@ -149,8 +165,12 @@ fn percentiles(router: &mut Router, ids: &[EngineId], revision: &Revision) {
 }
 
 fn choices(criterion: &mut Criterion) {
-    let (mut router, ids, revision) = filled();
-    percentiles(&mut router, &ids, &revision);
+    {
+        let (mut router, ids, revision) = filled(&WINDOW);
+        percentiles(&WINDOW, &mut router, &ids, &revision);
+    }
+    let (mut router, ids, revision) = filled(&[KvGroup::Full]);
+    percentiles(&[KvGroup::Full], &mut router, &ids, &revision);
     let mut group = criterion.benchmark_group("choice");
     for (name, hashes) in [
         ("everything cached", prompt(77, 50)),

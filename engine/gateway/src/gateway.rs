@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -48,6 +48,17 @@ pub struct Gateway {
     reloader: Reloader,
     /// Follows engines.
     _pool: AbortOnDropHandle<()>,
+}
+
+/// The audit log of a running gateway.
+#[derive(Clone, Debug)]
+pub struct AuditLog(Audit);
+
+impl AuditLog {
+    /// Lines from now on go to a new file at the configured path; standard output stays what it is.
+    pub fn reopen(&self) {
+        self.0.reopen();
+    }
 }
 
 /// Why a gateway can't start.
@@ -163,6 +174,7 @@ impl Gateway {
             tls: engine_tls,
             connect_timeout: Duration::from_millis(config.routing.connect_timeout_millis.into()),
             first_token_timeout: Duration::from_secs(config.routing.first_token_timeout_seconds.into()),
+            inter_token_timeout: Duration::from_secs(config.routing.inter_token_timeout_seconds.into()),
         };
         let text = edge_config(config);
         let pool = Pool::new(
@@ -179,6 +191,7 @@ impl Gateway {
             figures,
             metrics,
             audit,
+            review_trouble: Mutex::default(),
         };
         (Arc::new(host), pool)
     }
@@ -197,6 +210,11 @@ impl Gateway {
     pub fn url(&self) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
+    }
+
+    /// Opens the audit log's file anew whenever it's asked to, for whoever rotates logs.
+    pub fn audit_log(&self) -> AuditLog {
+        AuditLog(self.host.audit.clone())
     }
 
     /// Serves until `stop`; then readiness fails. When whoever sends requests here has had time to hear of it, new requests are refused, and

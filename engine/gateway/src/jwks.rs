@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
 use http::{Request, Uri};
 use http_body_util::Full;
+use kvasir_client::Recurring;
 use kvasir_config::gateway::JwtConfig;
 use kvasir_files::{FileError, Limit};
 use kvasir_gateway_core::auth::{Authenticator, Jwks, JwksError};
@@ -67,6 +68,7 @@ struct Source {
     /// The last look. Held during a look, so that there is one at a time.
     last: Mutex<Option<Instant>>,
     num_failures: AtomicU64,
+    trouble: std::sync::Mutex<Recurring>,
 }
 
 #[derive(Debug)]
@@ -152,6 +154,7 @@ impl Source {
             refresh,
             last: Mutex::default(),
             num_failures: AtomicU64::new(0),
+            trouble: std::sync::Mutex::default(),
         })
     }
 
@@ -176,6 +179,7 @@ impl Source {
         *last = Some(Instant::now());
         match self.get().await {
             Ok(keys) => {
+                self.trouble().is_over();
                 sets.send_if_modified(|known| {
                     let is_new = known.get(&self.place) != Some(&keys);
                     if is_new {
@@ -190,10 +194,19 @@ impl Source {
             }
             Err(error) => {
                 self.num_failures.fetch_add(1, Relaxed);
-                tracing::warn!(issuer = self.issuer, %error, "a key set can't be had; what is known stays");
+                if self
+                    .trouble()
+                    .is_news(&error.to_string(), std::time::Instant::now())
+                {
+                    tracing::warn!(issuer = self.issuer, %error, "a key set can't be had; what is known stays");
+                }
                 false
             }
         }
+    }
+
+    fn trouble(&self) -> std::sync::MutexGuard<'_, Recurring> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn get(&self) -> Result<Jwks, JwksFollowError> {

@@ -23,7 +23,7 @@ pub mod token_review;
 mod verifier;
 mod web;
 
-pub use gateway::{Gateway, StartError};
+pub use gateway::{AuditLog, Gateway, StartError};
 pub use keys::{KeyFileError, NewKey, new_key, parse_key_file};
 pub use outside::OutsideError;
 pub use reload::LoadError;

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use http::StatusCode;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -13,6 +13,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use kvasir_client::Recurring;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -84,6 +85,7 @@ impl PagePort {
     /// Serves pages until `stop` is cancelled.
     pub async fn serve(self, make: MakePage, stop: CancellationToken) {
         let mut connections = JoinSet::new();
+        let mut trouble = Recurring::default();
         loop {
             let has_room = connections.len() < MAX_CONNECTIONS;
             tokio::select! {
@@ -92,7 +94,9 @@ impl PagePort {
                 accepted = self.listener.accept(), if has_room => match accepted {
                     Ok((stream, _)) => drop(connections.spawn(answer(stream, Arc::clone(&make)))),
                     Err(error) => {
-                        tracing::warn!(%error, "can't accept a connection");
+                        if trouble.is_news(&error.to_string(), Instant::now()) {
+                            tracing::warn!(%error, "can't accept a connection");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{runtime, say};
 use crate::exit::Failure;
 use crate::logging;
-use crate::signals::Signals;
+use crate::signals::{ReopenSignal, Signals};
 
 pub(crate) const AFTER_HELP: &str = "\
   kvasir gateway keys new --tenant acme >> keys.yaml
@@ -43,6 +43,9 @@ pub(crate) struct GatewayArgs {
 #[derive(Debug, Subcommand)]
 enum GatewayCommand {
     /// Serve clients with the engines that the configuration names
+    ///
+    /// SIGTERM and SIGINT end it after the running answers, a second one at once. SIGHUP opens the configuration's auditFile anew, for tools
+    /// that rotate logs; the configuration needs no signal, since its changes are noticed.
     Run {
         /// The YAML file; new versions of it are taken over while the gateway runs
         #[arg(long, value_name = "FILE", env = "KVASIR_GATEWAY_CONFIG")]
@@ -129,7 +132,8 @@ pub(crate) fn run(args: GatewayArgs) -> Result<(), Failure> {
 }
 
 async fn serve(config: &Path) -> Result<(), Failure> {
-    let mut signals = Signals::catch()?;
+    let mut signals = Signals::catch_but_hang_up()?;
+    let mut reopen = ReopenSignal::catch()?;
     let gateway = Gateway::start(config).await.map_err(|error| match error {
         StartError::Config(_) | StartError::Outside(_) => Failure::Usage(error.to_string()),
         StartError::Tls(_) | StartError::Bind { .. } | StartError::Audit { .. } => Failure::failed(&error),
@@ -139,6 +143,7 @@ async fn serve(config: &Path) -> Result<(), Failure> {
     say(&format!(
         "Serving on {url}, probes and metrics on http://{operations}"
     ));
+    let audit_log = gateway.audit_log();
     let stop = CancellationToken::new();
     let mut serving = std::pin::pin!(gateway.serve(stop.clone()));
     loop {
@@ -151,6 +156,7 @@ async fn serve(config: &Path) -> Result<(), Failure> {
                     }),
                 };
             }
+            () = reopen.next() => audit_log.reopen(),
             name = signals.next() => {
                 if stop.is_cancelled() {
                     return Err(Failure::SecondSignal);

@@ -93,7 +93,30 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server and waits until it says that it serves.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let child = kvasir(arguments)
+        Self::of(kvasir(arguments))
+    }
+
+    /// The same of a server that shall outlive its terminal, as `nohup` starts it.
+    pub(crate) fn start_to_stay(arguments: &[&str]) -> Self {
+        let command = kvasir(arguments);
+        let program = command.get_program().to_owned();
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "trap '' HUP; exec \"$0\" \"$@\""])
+            .arg(program)
+            .args(command.get_args())
+            .stdin(Stdio::null());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        Self::of(shell)
+    }
+
+    fn of(mut command: Command) -> Self {
+        let child = command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

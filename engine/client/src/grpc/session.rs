@@ -232,7 +232,20 @@ impl Session {
     }
 
     fn lost(&self, reason: String) {
-        tracing::warn!(target = self.target, reason, "no session with the engine");
+        match &*self.link.borrow() {
+            // Whoever connects hears of it.
+            Link::Connecting => tracing::debug!(target = self.target, reason, "no session with the engine"),
+            Link::Lost(known) if *known == reason => {
+                tracing::debug!(target = self.target, reason, "still no session with the engine");
+            }
+            Link::Open | Link::Lost(_) => {
+                tracing::warn!(
+                    target = self.target,
+                    reason,
+                    "no session with the engine; it's tried again"
+                );
+            }
+        }
         self.link.send_replace(Link::Lost(reason));
         let error = self.unavailable();
         let mut state = self.lock();
@@ -246,13 +259,39 @@ impl Session {
     }
 }
 
-/// A status with the reasons behind it: tonic's own text is often just "transport error".
+/// A status with the reasons behind it: tonic's own text is often just "transport error", and often that of all of them.
 fn describe(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
-        text = format!("{text}: {error}");
+        let reason = error.to_string();
+        if !text.contains(&reason) {
+            text = format!("{text}: {reason}");
+        }
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: &'static str,
+        source: Option<Box<Layer>>,
+    }
+
+    #[test]
+    fn a_reason_that_every_layer_repeats_is_told_once() {
+        let layers = ["tcp connect error: refused", "refused", "refused", "by a rule"];
+        let mut source = None;
+        for text in layers.into_iter().rev() {
+            source = Some(Box::new(Layer { text, source }));
+        }
+        let status = Status::from_error(source.expect("there are layers"));
+        assert_eq!(describe(&status), "tcp connect error: refused: by a rule");
+    }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::auth::{AuthConfig, JwtConfig, ReviewRuleConfig, TokenReviewConfig};
-use super::engines::{EnginesConfig, RevisionConfig, RoutingConfig};
+use super::engines::{EnginesConfig, RevisionConfig};
 use super::fault::{Fault, quoted};
-use super::file::{GatewayConfig, TenantConfig, WaitingConfig};
+use super::file::{GatewayConfig, TenantConfig};
+use super::numbers;
 
 /// Tenants of one gateway.
 const MAX_TENANTS: usize = 10_000;
@@ -17,7 +18,7 @@ const MAX_NAMES: usize = 1000;
 pub(super) fn faults(config: &GatewayConfig) -> Vec<Fault> {
     let mut checker = Checker {
         tenants: config.tenants.iter().map(|tenant| tenant.name.as_str()).collect(),
-        faults: Vec::new(),
+        faults: numbers::faults(config),
     };
     checker.doors(config);
     checker.tenants(&config.tenants);
@@ -30,7 +31,6 @@ pub(super) fn faults(config: &GatewayConfig) -> Vec<Fault> {
     );
     checker.engines(&config.engines);
     checker.revisions(&config.revisions);
-    checker.ranges(&config.routing, &config.waiting);
     if let Some(store) = &config.limits.store {
         let is_plain = store
             .prefix
@@ -69,13 +69,6 @@ impl<'a> Checker<'a> {
         self.require(!text.is_empty(), path, || "must not be empty".to_owned());
     }
 
-    fn in_range(&mut self, path: &str, value: u32, range: std::ops::RangeInclusive<u32>) {
-        let holds = range.contains(&value);
-        self.require(holds, path, || {
-            format!("{value} is not within {} and {}", range.start(), range.end())
-        });
-    }
-
     fn doors(&mut self, config: &GatewayConfig) {
         let is_closed = config.tls.is_some() || config.listen.ip().is_loopback();
         self.require(is_closed, "tls", || {
@@ -89,7 +82,6 @@ impl<'a> Checker<'a> {
             "operationsListen",
             || "must differ from listen: probes and metrics are not for clients".to_owned(),
         );
-        self.in_range("maxBodyBytes", config.max_body_bytes, 1024..=1 << 30);
     }
 
     fn tenants(&mut self, tenants: &'a [TenantConfig]) {
@@ -120,8 +112,6 @@ impl<'a> Checker<'a> {
                     format!("{num_names} names are more than {MAX_NAMES}; write '*' for all")
                 });
             }
-            let percent = u32::from(tenant.limits.queue_share_percent);
-            self.in_range(&path("limits.queueSharePercent"), percent, 1..=100);
         }
     }
 
@@ -189,12 +179,6 @@ impl<'a> Checker<'a> {
         self.require(has_audience, &path("audiences"), || {
             "at least one is needed and none may be empty, or tokens for other services would do".to_owned()
         });
-        self.in_range(&path("skewSeconds"), jwt.skew_seconds, 0..=300);
-        self.in_range(
-            &path("jwks.refreshSeconds"),
-            jwt.jwks.refresh_seconds,
-            10..=86_400,
-        );
         self.require(
             jwt.jwks.url.is_some() != jwt.jwks.file.is_some(),
             &path("jwks"),
@@ -275,7 +259,6 @@ impl<'a> Checker<'a> {
         }
         if let Some(dns) = &engines.dns {
             self.present("engines.dns.name", &dns.name);
-            self.in_range("engines.dns.intervalSeconds", dns.interval_seconds, 1..=3600);
         }
         let is_local = num_ways == 1
             && !engines.fixed.is_empty()
@@ -306,22 +289,6 @@ impl<'a> Checker<'a> {
         self.require(has_weight, "revisions", || {
             "at least one needs a weight above 0".to_owned()
         });
-    }
-
-    fn ranges(&mut self, routing: &RoutingConfig, waiting: &WaitingConfig) {
-        self.in_range(
-            "routing.connectTimeoutMillis",
-            routing.connect_timeout_millis,
-            1..=60_000,
-        );
-        self.in_range(
-            "routing.firstTokenTimeoutSeconds",
-            routing.first_token_timeout_seconds,
-            1..=3600,
-        );
-        self.in_range("routing.maxAttempts", routing.max_attempts, 1..=10);
-        self.in_range("waiting.maxWaitSeconds", waiting.max_wait_seconds, 1..=3600);
-        self.in_range("waiting.holdSeconds", waiting.hold_seconds, 0..=3600);
     }
 }
 

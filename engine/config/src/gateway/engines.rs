@@ -101,6 +101,13 @@ pub struct RoutingConfig {
     #[serde(default = "default_first_token")]
     #[schemars(range(min = 1, max = 3600))]
     pub first_token_timeout_seconds: u32,
+    /// Longest wait for each token after the first, in seconds: a request whose engine stands still ends with an error then.
+    #[serde(
+        default = "default_inter_token",
+        skip_serializing_if = "is_default_inter_token"
+    )]
+    #[schemars(range(min = 1, max = 3600))]
+    pub inter_token_timeout_seconds: u32,
     /// Engines that one request may be sent to, as long as none has begun to answer.
     #[serde(default = "default_attempts")]
     #[schemars(range(min = 1, max = 10))]
@@ -132,6 +139,7 @@ impl Default for RoutingConfig {
             max_index_blocks: default_index(),
             connect_timeout_millis: default_connect(),
             first_token_timeout_seconds: default_first_token(),
+            inter_token_timeout_seconds: default_inter_token(),
             max_attempts: default_attempts(),
         }
     }
@@ -151,6 +159,16 @@ fn default_connect() -> u32 {
 
 fn default_first_token() -> u32 {
     120
+}
+
+fn default_inter_token() -> u32 {
+    60
+}
+
+/// A gateway of the version before, which knows no such field, can still read what the operator writes.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_default_inter_token(seconds: &u32) -> bool {
+    *seconds == default_inter_token()
 }
 
 fn default_attempts() -> u32 {

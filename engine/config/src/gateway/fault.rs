@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::numbers;
 use crate::is_unprintable;
 
 /// Faults that are printed; who has more of them should mend these first.
@@ -41,7 +42,14 @@ impl Fault {
             .strip_prefix(path)
             .and_then(|rest| rest.strip_prefix(": "))
             .unwrap_or(message);
-        Self::new(path, shown(&in_plain_words(message), MAX_MESSAGE_CHARS))
+        let mut message = in_plain_words(message);
+        if let Some(bounds) = numbers::bounds(path) {
+            let kinds = ["a positive whole number", "a whole number"];
+            if let Some(kind) = kinds.into_iter().find(|kind| message.contains(kind)) {
+                message = message.replacen(kind, &numbers::words(bounds), 1);
+            }
+        }
+        Self::new(path, shown(&message, MAX_MESSAGE_CHARS))
     }
 }
 
@@ -69,6 +77,9 @@ fn shown(text: &str, max_chars: usize) -> String {
 
 /// What the parser expected follows its last "expected"; what stands before it may be a text of the file, which is left as it is.
 fn in_plain_words(message: &str) -> String {
+    if let Some(place) = message.strip_prefix("invalid socket address syntax") {
+        return format!("expected an address with a port, such as 127.0.0.1:8443,{place}");
+    }
     let Some((found, expected)) = message.rsplit_once("expected ") else {
         return message.to_owned();
     };

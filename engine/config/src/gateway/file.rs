@@ -21,7 +21,8 @@ pub struct GatewayConfig {
     /// Names that clients may call the model by, the first one is in answers; left out: what the engines call it.
     #[serde(default)]
     pub served_model_names: Vec<String>,
-    /// Where one line of JSON for each request goes: who, what, the decision and the tokens; left out: standard output.
+    /// Where one line of JSON for each request goes: who, what, the decision and the tokens; left out: standard output. On
+    /// SIGHUP the file is opened anew.
     pub audit_file: Option<PathBuf>,
     /// Longest request body, in bytes.
     #[serde(default = "default_body")]

@@ -9,6 +9,7 @@ mod check;
 mod engines;
 mod fault;
 mod file;
+mod numbers;
 mod text;
 
 pub use auth::{

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
+use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::fault::quoted;
@@ -100,7 +100,19 @@ impl<'de> Deserialize<'de> for Names {
 
 impl<'de> Deserialize<'de> for CertificateName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = CertificateName;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name in a certificate as one text, dns:NAME or uri:URI")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CertificateName, E> {
+                CertificateName::parse(text).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 

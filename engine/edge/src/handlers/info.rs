@@ -5,6 +5,7 @@ use axum::response::Response;
 use http::StatusCode;
 use kvasir_api::{ApiError, ErrorKind, ModelCard, ModelList};
 
+use crate::gate::shutting_down;
 use crate::host::Visit;
 use crate::metrics::CONTENT_TYPE;
 use crate::reply::{json_response, with_type};
@@ -18,10 +19,7 @@ pub(crate) async fn health(state: &State) -> Result<Response, ApiError> {
 /// `GET /ready`: requests may be sent here, and nobody is shutting down.
 pub(crate) async fn ready(state: &State) -> Result<Response, ApiError> {
     if state.is_draining() {
-        return Err(ApiError::new(
-            ErrorKind::Unavailable,
-            "the server is shutting down",
-        ));
+        return Err(shutting_down());
     }
     state.host.ready().await.map(|()| empty())
 }

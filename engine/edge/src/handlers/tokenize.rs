@@ -16,7 +16,8 @@ pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, Api
     let parsed = TokenizeRequest::parse(&call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    state.check_model(call.visit.as_ref(), request.model.as_deref())?;
+    let model = state.check_model(call.visit.as_ref(), request.model.as_deref())?;
+    let _place = call.visit.work(&model).await?;
     let add_special_tokens = request.add_special_tokens;
     let prompt = match request.input {
         TokenizeInput::Text(text) => Prompt::Text {
@@ -55,11 +56,12 @@ pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, Api
 }
 
 /// Text of token ids.
-pub(crate) fn detokenize(state: &State, call: &Call) -> Result<Response, ApiError> {
+pub(crate) async fn detokenize(state: &State, call: &Call) -> Result<Response, ApiError> {
     let parsed = DetokenizeRequest::parse(&call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    state.check_model(call.visit.as_ref(), request.model.as_deref())?;
+    let model = state.check_model(call.visit.as_ref(), request.model.as_deref())?;
+    let _place = call.visit.work(&model).await?;
     let mut response = json_response(&DetokenizeResponse {
         prompt: call.pipeline.detokenize(&request.tokens),
     });

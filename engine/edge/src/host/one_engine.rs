@@ -1,14 +1,14 @@
 //! One engine behind an edge, and the keys to it.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use kvasir_api::{ApiError, ErrorKind};
-use kvasir_client::EngineClient;
 use kvasir_client::types::{ErrorCode, LoadReport, ModelInfo};
+use kvasir_client::{EngineClient, Recurring};
 
 use super::{Host, Knock, Terms, Visit, Wanted};
 use crate::config::EdgeConfig;
@@ -29,6 +29,7 @@ pub(crate) struct OneEngine {
     model_names: Arc<[String]>,
     keys: Keys,
     max_stall: Duration,
+    trouble: Mutex<Recurring>,
 }
 
 impl OneEngine {
@@ -50,20 +51,30 @@ impl OneEngine {
             model_names: model_names.into(),
             keys: config.keys(),
             max_stall: config.max_stall,
+            trouble: Mutex::default(),
         })
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Recurring> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Probes are public: where the engine is and what the connection said is for the log, not for the answer.
     async fn load_report(&self) -> Result<LoadReport, ApiError> {
         let unreachable = |reason: String| {
-            tracing::warn!(reason, "a probe didn't reach the engine");
+            if self.trouble().is_news(&reason, Instant::now()) {
+                tracing::warn!(reason, "probes don't reach the engine");
+            }
             ApiError::new(
                 ErrorKind::Unavailable,
                 "the engine can't be reached; this server's log says why",
             )
         };
         match tokio::time::timeout(PROBE_TIMEOUT, self.engine.load()).await {
-            Ok(Ok(load)) => Ok(load),
+            Ok(Ok(load)) => {
+                self.trouble().is_over();
+                Ok(load)
+            }
             Ok(Err(error)) => Err(unreachable(error.message)),
             Err(_) => Err(unreachable(format!("no answer within {PROBE_TIMEOUT:?}"))),
         }

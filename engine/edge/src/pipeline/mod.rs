@@ -232,7 +232,8 @@ impl Pipeline {
     /// # Errors
     /// The engine's refusal.
     pub async fn start(&self, prepared: Prepared) -> Result<TextStream, ApiError> {
-        let outputs = self.source.generate(prepared.request.clone()).await?;
+        let started = self.source.generate(prepared.request.clone());
+        let outputs = self.in_time(prepared.deadline, started).await?;
         Ok(self.started(prepared, outputs))
     }
 
@@ -242,11 +243,32 @@ impl Pipeline {
     /// The engine's refusal.
     pub async fn start_all(&self, prepared: Vec<Prepared>) -> Result<Vec<TextStream>, ApiError> {
         let requests = prepared.iter().map(|prepared| prepared.request.clone());
-        let outputs = self.source.generate_all(requests.collect()).await?;
+        let deadline = prepared.iter().filter_map(|prepared| prepared.deadline).min();
+        let started = self.source.generate_all(requests.collect());
+        let outputs = self.in_time(deadline, started).await?;
         let started = prepared.into_iter().zip(outputs);
         Ok(started
             .map(|(prepared, outputs)| self.started(prepared, outputs))
             .collect())
+    }
+
+    /// A gateway's requests may wait long before an engine begins to answer them.
+    async fn in_time<T>(
+        &self,
+        deadline: Option<tokio::time::Instant>,
+        starting: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let Some(deadline) = deadline else {
+            return starting.await;
+        };
+        let mut starting = std::pin::pin!(starting);
+        if let Ok(started) = tokio::time::timeout_at(deadline, starting.as_mut()).await {
+            return started;
+        }
+        // Before the request is dropped, which looks as if its client had left.
+        let error = stream::out_of_time();
+        self.source.given_up(&error);
+        Err(error)
     }
 
     fn started(&self, prepared: Prepared, outputs: kvasir_client::OutputStream) -> TextStream {

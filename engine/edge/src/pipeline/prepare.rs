@@ -29,7 +29,8 @@ pub struct Prepared {
     pub(super) skip_special_tokens: bool,
     pub(super) prompt_text: Option<String>,
     pub(super) arrival: Instant,
-    pub(super) timeout: Option<Duration>,
+    /// The end of its time.
+    pub(super) deadline: Option<tokio::time::Instant>,
 }
 
 impl Prepared {
@@ -59,6 +60,9 @@ pub(super) struct Tokenized {
     pub(super) ids: Vec<u32>,
     text: Option<String>,
 }
+
+/// The code in logs of what doesn't fit.
+const PROMPT_TOO_LONG: &str = "prompt_too_long";
 
 pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<Prepared, ApiError> {
     check_size(inner, &request.prompt, request.truncation.is_none())?;
@@ -105,7 +109,10 @@ pub(super) async fn prepare(inner: &Arc<Inner>, request: TextRequest) -> Result<
         skip_special_tokens: request.sampling.skip_special_tokens,
         prompt_text: text,
         arrival: request.arrival,
-        timeout: request.timeout,
+        deadline: request.timeout.map(|timeout| {
+            let left = timeout.saturating_sub(request.arrival.elapsed());
+            tokio::time::Instant::now() + left
+        }),
     })
 }
 
@@ -199,7 +206,7 @@ pub(super) fn check_size(inner: &Inner, prompt: &Prompt, must_fit: bool) -> Resu
     } else {
         format!("the prompt has {bytes} bytes; at most {bound} are tokenized at once")
     };
-    Err(ApiError::value(param, format_args!("{bytes} bytes"), &message))
+    Err(ApiError::value(param, format_args!("{bytes} bytes"), &message).because(PROMPT_TOO_LONG))
 }
 
 /// Bytes of what a message says.
@@ -247,11 +254,8 @@ fn check_length(prompt_len: usize, sampling: &Sampling, max_model_len: u32) -> R
             "the prompt has {prompt_len} tokens; with at least one output token it exceeds the model's context of \
              {max_model_len} tokens"
         );
-        return Err(ApiError::value(
-            "prompt",
-            format_args!("{prompt_len} tokens"),
-            &message,
-        ));
+        let error = ApiError::value("prompt", format_args!("{prompt_len} tokens"), &message);
+        return Err(error.because(PROMPT_TOO_LONG));
     };
     // Zero output tokens (only an echo) still need one step, whose token is dropped.
     let max_tokens = sampling.max_tokens.unwrap_or(room).clamp(1, room);

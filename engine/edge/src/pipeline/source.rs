@@ -30,8 +30,13 @@ pub trait Source: Send + Sync + 'static {
         Ok(all)
     }
 
-    /// Ends one sequence of a request, or all of them. Unknown ids are ignored.
+    /// Ends one sequence of a request, or all of them: it has what was asked for. Unknown ids are ignored.
     fn abort(&self, request_id: &str, index: Option<u32>);
+
+    /// A request is given up; its stream is dropped next. For the log.
+    fn given_up(&self, error: &ApiError) {
+        let _ = error;
+    }
 }
 
 /// One engine.

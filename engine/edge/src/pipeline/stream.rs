@@ -14,7 +14,11 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::prepare::Prepared;
 use super::sequence::Sequence;
 use super::{Pipeline, TextDelta, engine_error, wire};
+use crate::gate::SHUTTING_DOWN;
 use crate::metrics::Finished;
+
+/// The code in logs of a stream without its end.
+const ENDED_EARLY: &str = "engine_ended_early";
 
 /// The deltas of a running request, all of its sequences interleaved in the order the engine made them.
 ///
@@ -44,8 +48,8 @@ impl TextStream {
         };
         let sequences = (0..prepared.request.n.max(1)).map(|_| running()).collect();
         let deadline = prepared
-            .timeout
-            .map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+            .deadline
+            .map(|deadline| Box::pin(tokio::time::sleep_until(deadline)));
         Self {
             cut: Box::pin(pipeline.cut.clone().cancelled_owned()),
             pipeline,
@@ -99,6 +103,13 @@ impl TextStream {
         let timeline = step.timeline.filter(|_| self.prepared.request.timeline);
         step.delta.timeline = timeline.map(|timeline| wire::timeline(self.prepared.request_id(), timeline));
         Some(Ok(step.delta))
+    }
+
+    /// Ends the request with an error of the edge's own.
+    fn give_up(&mut self, error: ApiError) -> Poll<Option<Result<TextDelta, ApiError>>> {
+        self.pipeline.source.given_up(&error);
+        self.outputs = None;
+        Poll::Ready(Some(Err(error)))
     }
 
     fn observe(&mut self, index: usize, delta: &TextDelta, timeline: Option<&Timeline>, now: Instant) {
@@ -157,19 +168,15 @@ impl Stream for TextStream {
             if let Some(deadline) = &mut this.deadline
                 && deadline.as_mut().poll(cx).is_ready()
             {
-                this.outputs = None;
-                let message = "the request ran longer than this server allows";
-                return Poll::Ready(Some(Err(ApiError::new(ErrorKind::Timeout, message))));
+                return this.give_up(out_of_time());
             }
             if this.cut.as_mut().poll(cx).is_ready() {
-                this.outputs = None;
                 let message = "the server shut down before the answer was complete; ask again";
-                return Poll::Ready(Some(Err(ApiError::new(ErrorKind::Unavailable, message))));
+                return this.give_up(ApiError::new(ErrorKind::Unavailable, message).because(SHUTTING_DOWN));
             }
             let Some(output) = ready!(outputs.as_mut().poll_next(cx)) else {
-                this.outputs = None;
                 let message = "the engine ended the request early";
-                return Poll::Ready(Some(Err(ApiError::new(ErrorKind::Unavailable, message))));
+                return this.give_up(ApiError::new(ErrorKind::Unavailable, message).because(ENDED_EARLY));
             };
             let Some(item) = this.feed(output) else { continue };
             if item.is_err() || this.sequences.iter().all(|running| running.sequence.is_done()) {
@@ -178,6 +185,14 @@ impl Stream for TextStream {
             return Poll::Ready(Some(item));
         }
     }
+}
+
+/// The end of a request whose time is over.
+pub(super) fn out_of_time() -> ApiError {
+    ApiError::new(
+        ErrorKind::Timeout,
+        "the request ran longer than this server allows",
+    )
 }
 
 impl Drop for TextStream {

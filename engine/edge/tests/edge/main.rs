@@ -7,6 +7,14 @@
 
 mod access;
 mod answers;
+#[path = "../support/byte_assets.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "support that several test programs share"
+)]
+mod byte_assets;
 mod disconnects;
 mod errors;
 mod hostile;

@@ -1,6 +1,6 @@
 //! A scripted engine, a tokenizer whose token ids are bytes, and helpers to ask an edge.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,8 +22,9 @@ use kvasir_text::TextAssets;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-pub(crate) const IM_START: u32 = 256;
-pub(crate) const IM_END: u32 = 257;
+use crate::byte_assets;
+pub(crate) use crate::byte_assets::{IM_END, IM_START};
+
 pub(crate) const VOCAB_SIZE: u32 = 260;
 pub(crate) const MAX_MODEL_LEN: u32 = 512;
 
@@ -350,46 +351,12 @@ fn logprobs(token: u32, top: u32) -> TokenLogprobs {
     }
 }
 
-/// A byte-level tokenizer without merges: the id of a byte is its value.
+/// Tokens are bytes.
 pub(crate) fn assets() -> TextAssets {
-    let printable = |byte: u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
-    let mut shifted = 256;
-    let mut vocab = serde_json::Map::new();
-    for byte in 0..256u32 {
-        let character = if printable(byte) {
-            byte
-        } else {
-            shifted += 1;
-            shifted - 1
-        };
-        vocab.insert(char::from_u32(character).unwrap().to_string(), json!(byte));
-    }
-    vocab.insert("<|im_start|>".to_owned(), json!(IM_START));
-    vocab.insert("<|im_end|>".to_owned(), json!(IM_END));
-    let special = |id: u32, content: &str| {
-        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-               "normalized": false, "special": true})
-    };
-    let level =
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [special(IM_START, "<|im_start|>"), special(IM_END, "<|im_end|>")],
-        "pre_tokenizer": level, "post_processor": null, "decoder": level,
-        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-                  "vocab": vocab, "merges": []},
-    });
-    let template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}\
-                    {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    let config = json!({"eos_token": "<|im_end|>", "chat_template": template});
-    TextAssets::from_files(BTreeMap::from([
-        ("tokenizer.json".to_owned(), tokenizer.to_string().into_bytes()),
-        (
-            "tokenizer_config.json".to_owned(),
-            config.to_string().into_bytes(),
-        ),
-    ]))
+    TextAssets::from_files(byte_assets::files(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}\
+         {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    ))
 }
 
 /// An answer of an edge.

@@ -205,6 +205,12 @@ impl KeyTable {
         self.0.is_empty()
     }
 
+    /// The id of a key that is in the table, whether the rest of the text is right or not: for logs of refusals.
+    pub fn known_id(&self, text: &str) -> Option<&str> {
+        let record = self.0.get(ApiKey::parse(text)?.id)?;
+        Some(record.id.as_str())
+    }
+
     pub(super) fn principal(&self, key: &ApiKey<'_>, now: UnixSeconds) -> Result<Principal, Reason> {
         let presented = KeyDigest::of(key.text);
         let record = self.0.get(key.id);

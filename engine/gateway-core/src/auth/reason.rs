@@ -35,6 +35,8 @@ pub enum Reason {
     NoExpiry,
     /// The API server refused the token.
     ReviewRefused,
+    /// The API server couldn't be asked about the token.
+    ReviewUnavailable,
     /// The credential is good, but no rule gives it a tenant.
     NoTenant,
     /// The credential is good, but rules give it more than one tenant.
@@ -43,7 +45,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::NoCredential,
         Self::MalformedHeader,
         Self::UnknownKind,
@@ -60,6 +62,7 @@ impl Reason {
         Self::WrongAudience,
         Self::NoExpiry,
         Self::ReviewRefused,
+        Self::ReviewUnavailable,
         Self::NoTenant,
         Self::AmbiguousTenant,
     ];
@@ -83,6 +86,7 @@ impl Reason {
             Self::WrongAudience => "wrong_audience",
             Self::NoExpiry => "no_expiry",
             Self::ReviewRefused => "review_refused",
+            Self::ReviewUnavailable => "review_unavailable",
             Self::NoTenant => "no_tenant",
             Self::AmbiguousTenant => "ambiguous_tenant",
         }

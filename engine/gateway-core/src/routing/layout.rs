@@ -62,35 +62,42 @@ impl CacheLayout {
         !self.windows.is_empty()
     }
 
-    /// The most of the first `num_blocks` blocks behind which a prompt can start, as far as windows decide: `holds(group, block)` says what is
-    /// there.
+    /// The groups with windows, in the order in which [`behind_windows`](Self::behind_windows) asks for them.
+    pub(super) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
+        self.windows.iter().map(|(group, _)| *group)
+    }
+
+    /// The most of the first `num_blocks` blocks behind which a prompt can start, as far as windows decide. `run(window, block)` says whether the
+    /// block of that window's group is there, and where the run of blocks begins that are all there, or all missing.
     ///
-    /// From the end backwards: a block that is missing ends the hit in front of it, since every longer one would need it too.
-    pub(super) fn behind_windows(&self, num_blocks: u32, holds: impl Fn(u32, u32) -> bool) -> u32 {
-        let (mut end, mut block) = (num_blocks, num_blocks);
-        while block > 0 {
-            let read: Vec<u32> = self.groups_that_read(block - 1, end).collect();
-            if read.is_empty() {
-                break;
-            }
-            block -= 1;
-            if !read.into_iter().all(|group| holds(group, block)) {
-                end = block;
-            }
+    /// From the end backwards: a block that is missing ends the hit in front of its run, since every longer one would read one of the run.
+    pub(super) fn behind_windows(&self, num_blocks: u32, run: impl Fn(usize, u32) -> (bool, u32)) -> u32 {
+        let mut end = num_blocks;
+        let shortened = |end: u32| {
+            let mut windows = self.windows.iter().enumerate();
+            windows.find_map(|(window, (_, positions))| {
+                let first_read = self.first_read(end, *positions);
+                let mut block = end;
+                while block > first_read {
+                    let (is_held, start) = run(window, block - 1);
+                    if !is_held {
+                        return Some(start);
+                    }
+                    block = start;
+                }
+                None
+            })
+        };
+        while let Some(shorter) = shortened(end) {
+            end = shorter;
         }
         end
     }
 
-    /// Window groups that read a block when a prompt starts behind `end` blocks.
-    fn groups_that_read(&self, block: u32, end: u32) -> impl Iterator<Item = u32> + '_ {
+    /// The first block that the position behind `end` blocks reads through a window; `end` if it reads none.
+    fn first_read(&self, end: u32, positions: u32) -> u32 {
         let next = end.saturating_mul(self.block_size);
-        let num_behind =
-            move |positions: u32| next.saturating_add(1).saturating_sub(positions) / self.block_size;
-        let reading = self
-            .windows
-            .iter()
-            .filter(move |(_, positions)| block >= num_behind(*positions));
-        reading.map(|(group, _)| *group)
+        next.saturating_add(1).saturating_sub(positions) / self.block_size
     }
 }
 

@@ -42,6 +42,8 @@ pub enum EngineFailure {
     ConnectionLost,
     /// The first token didn't come in time.
     FirstTokenTimeout,
+    /// The first token came, and then none for too long.
+    InterTokenTimeout,
     /// The engine said that it failed.
     Internal,
     /// The engine's queue is full.
@@ -93,10 +95,11 @@ impl Ticket {
 
 impl EngineFailure {
     /// Every failure.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Unreachable,
         Self::ConnectionLost,
         Self::FirstTokenTimeout,
+        Self::InterTokenTimeout,
         Self::Internal,
         Self::Overloaded,
         Self::ShuttingDown,
@@ -109,6 +112,7 @@ impl EngineFailure {
             Self::Unreachable => "unreachable",
             Self::ConnectionLost => "connection_lost",
             Self::FirstTokenTimeout => "first_token_timeout",
+            Self::InterTokenTimeout => "inter_token_timeout",
             Self::Internal => "internal",
             Self::Overloaded => "overloaded",
             Self::ShuttingDown => "shutting_down",

@@ -1,9 +1,10 @@
 //! Lists and watches the EndpointSlices of a service, read-only.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use kvasir_client::Recurring;
 use kvasir_config::gateway::EndpointSlicesConfig;
 use tokio::sync::watch;
 
@@ -23,6 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Follows the slices, and begins again after each failure.
 pub(super) async fn follow(server: ApiServer, config: EndpointSlicesConfig, targets: watch::Sender<Targets>) {
     let mut pause = FIRST_PAUSE;
+    let mut trouble = Recurring::default();
     loop {
         let mut follower = Follower {
             server: &server,
@@ -35,7 +37,13 @@ pub(super) async fn follow(server: ApiServer, config: EndpointSlicesConfig, targ
         match end {
             End::Expired => tracing::debug!("the watch of engines is too old; listing them again"),
             End::Failed(error) => {
-                tracing::warn!(%error, server = server.url(), "can't follow engines; known ones stay");
+                // A watch that was open before makes the failure a new one.
+                if pause == FIRST_PAUSE {
+                    trouble.is_over();
+                }
+                if trouble.is_news(&error.to_string(), Instant::now()) {
+                    tracing::warn!(%error, server = server.url(), "can't follow engines; known ones stay");
+                }
             }
         }
         tokio::time::sleep(pause).await;

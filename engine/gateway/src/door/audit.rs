@@ -2,12 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use kvasir_client::Recurring;
 use serde::Serialize;
 
 /// Lines that wait to be written; more are counted and dropped, because a full disk must not stop the service.
@@ -26,6 +27,8 @@ enum Entry {
     Line(Vec<u8>),
     /// Everything before has been written when this one is dropped.
     Flush(SyncSender<()>),
+    /// The file was moved away: what comes goes to a new one.
+    Reopen,
 }
 
 /// One line.
@@ -77,7 +80,8 @@ impl Audit {
     /// # Errors
     /// The file can't be opened.
     pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
-        let out: Box<dyn Write + Send> = match path {
+        let path = path.map(Path::to_owned);
+        let out: Box<dyn Write + Send> = match &path {
             Some(path) => Box::new(append(path)?),
             None => Box::new(io::stdout()),
         };
@@ -86,7 +90,7 @@ impl Audit {
         let not_written = Arc::clone(&dropped);
         std::thread::Builder::new()
             .name("audit".to_owned())
-            .spawn(move || write(out, &entries, &not_written))?;
+            .spawn(move || write((out, path), &entries, &not_written))?;
         Ok(Self { lines, dropped })
     }
 
@@ -99,6 +103,14 @@ impl Audit {
             self.lines.try_send(Entry::Line(json))
         {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens the file anew behind the lines so far, as whoever rotates logs asks. Standard output stays.
+    pub(crate) fn reopen(&self) {
+        // A full queue has many lines before this one; whoever asked can ask again.
+        if self.lines.try_send(Entry::Reopen).is_err() {
+            tracing::error!("the audit log is too busy to be opened anew; ask again");
         }
     }
 
@@ -132,7 +144,10 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>, dropped: &AtomicU64) {
+type Out = (Box<dyn Write + Send>, Option<PathBuf>);
+
+fn write((mut out, path): Out, entries: &Receiver<Entry>, dropped: &AtomicU64) {
+    let mut trouble = Recurring::default();
     while let Ok(entry) = entries.recv() {
         let written = match entry {
             Entry::Line(line) => out.write_all(&line).inspect_err(|_| {
@@ -144,9 +159,22 @@ fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>, dropped: &At
                 done.send(()).unwrap_or_default();
                 flushed
             }
+            Entry::Reopen => match path.as_deref().map(append).transpose() {
+                Ok(None) => Ok(()),
+                Ok(Some(new)) => {
+                    tracing::info!("the audit log was opened anew");
+                    out = Box::new(new);
+                    Ok(())
+                }
+                Err(error) => Err(error),
+            },
         };
-        if let Err(error) = written {
-            tracing::error!(%error, "a line of the audit log could not be written");
+        match written {
+            Ok(()) => trouble.is_over(),
+            Err(error) if trouble.is_news(&error.to_string(), Instant::now()) => {
+                tracing::error!(%error, "the audit log can't be written; lines that are lost are counted");
+            }
+            Err(_) => {}
         }
     }
 }
@@ -154,6 +182,34 @@ fn write(mut out: Box<dyn Write + Send>, entries: &Receiver<Entry>, dropped: &At
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_was_moved_away_gets_no_more_lines_once_it_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, moved) = (folder.path().join("audit"), folder.path().join("audit.1"));
+        let audit = Audit::open(Some(&file)).unwrap();
+        let lines = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
+        let log = |number: usize| {
+            for _ in 0..number {
+                audit.log(&AuditLine::default());
+            }
+            assert!(audit.flush(Duration::from_mins(1)));
+        };
+        log(2);
+        std::fs::rename(&file, &moved).unwrap();
+        log(1);
+        assert_eq!(lines(&moved), 3);
+        audit.reopen();
+        log(4);
+        assert_eq!((lines(&moved), lines(&file)), (3, 4));
+        // Where no new one can be opened, the old one goes on.
+        std::fs::rename(&file, &moved).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        audit.reopen();
+        log(1);
+        assert_eq!(lines(&moved), 5);
+        assert_eq!(audit.num_dropped(), 0);
+    }
 
     #[test]
     fn lines_that_the_disk_refuses_are_counted() {
@@ -179,7 +235,7 @@ mod tests {
             }
         }
         let (lines, entries) = sync_channel(1);
-        std::thread::spawn(move || write(Box::new(Stuck), &entries, &AtomicU64::new(0)));
+        std::thread::spawn(move || write((Box::new(Stuck), None), &entries, &AtomicU64::new(0)));
         let dropped = Arc::default();
         let audit = Audit { lines, dropped };
         // The first is being written and the second waits, or the first waits: either way there is no place for long.

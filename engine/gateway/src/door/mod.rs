@@ -5,14 +5,15 @@ mod record;
 mod run;
 mod visit;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use kvasir_api::{ApiError, ErrorKind};
+use kvasir_client::Recurring;
 use kvasir_client::types::ModelInfo;
 use kvasir_edge::host::{Host, Knock, Visit};
 use kvasir_edge::{Figures, Scope as RouteScope};
@@ -59,6 +60,7 @@ pub(crate) struct DoorHost {
     pub(crate) figures: Figures,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) audit: Audit,
+    pub(crate) review_trouble: Mutex<Recurring>,
 }
 
 #[async_trait]
@@ -88,6 +90,9 @@ impl Host for DoorHost {
                 Ok(Arc::new(Visiting::of_tenant(self, live, record, name, session)))
             }
             Err(denial) => {
+                if who.is_err() {
+                    record.claimed(known_key(&live, knock.headers));
+                }
                 let error = denied(denial);
                 record.denied(denial.code(), error.status());
                 Err(error)
@@ -100,12 +105,11 @@ impl Host for DoorHost {
         if !live.names.is_empty() {
             return Arc::clone(&live.names);
         }
-        let info = self.pool.model_info();
-        info.map(|info| info.model.clone()).into_iter().collect()
+        self.pool.served().names
     }
 
     fn model_info(&self) -> Option<Arc<ModelInfo>> {
-        self.pool.model_info()
+        self.pool.served().info
     }
 
     async fn health(&self) -> Result<(), ApiError> {
@@ -116,10 +120,8 @@ impl Host for DoorHost {
         if self.pool.is_ready() {
             return Ok(());
         }
-        Err(ApiError::new(
-            ErrorKind::Unavailable,
-            "no engine can be used, and requests may not wait for one",
-        ))
+        let message = "no engine can be used, and requests may not wait for one";
+        Err(ApiError::new(ErrorKind::Unavailable, message).because("no_engine"))
     }
 
     async fn metrics(&self) -> Result<String, ApiError> {
@@ -142,13 +144,19 @@ impl Host for DoorHost {
 }
 
 impl DoorHost {
+    /// Each token that comes would make a line.
+    fn unreviewed(&self, reason: &str) -> Reason {
+        let mut trouble = self.review_trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_news(reason, Instant::now()) {
+            tracing::warn!(reason, "tokens are refused unreviewed");
+        }
+        Reason::ReviewUnavailable
+    }
+
     async fn identify(&self, live: &Live, knock: Knock<'_>) -> Result<Principal, Reason> {
         let authenticator = &live.settings.authenticator;
-        let lines = |name: &str| -> Vec<&[u8]> {
-            let values = knock.headers.get_all(name).iter();
-            values.map(http::HeaderValue::as_bytes).collect()
-        };
-        let (authorization, api_key) = (lines(AUTHORIZATION.as_str()), lines(HEADER_API_KEY));
+        let authorization = lines(knock.headers, AUTHORIZATION.as_str());
+        let api_key = lines(knock.headers, HEADER_API_KEY);
         let bearer = bearer(HeaderValues {
             authorization: &authorization,
             api_key: &api_key,
@@ -171,16 +179,30 @@ impl DoorHost {
                 let asked = reviewer.review(bearer.unwrap_or_default());
                 let facts = match tokio::time::timeout(REVIEW_TIMEOUT, asked).await {
                     Ok(Ok(facts)) => facts,
-                    Ok(Err(error)) => {
-                        tracing::warn!(%error, "a token was refused unreviewed");
-                        return Err(Reason::ReviewRefused);
-                    }
-                    Err(_) => return Err(Reason::ReviewRefused),
+                    Ok(Err(error)) => return Err(self.unreviewed(&error.to_string())),
+                    Err(_) => return Err(self.unreviewed("the API server took too long")),
                 };
                 authenticator.reviewed(&facts)
             }
         }
     }
+}
+
+fn lines<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a [u8]> {
+    let values = headers.get_all(name).iter();
+    values.map(http::HeaderValue::as_bytes).collect()
+}
+
+/// The id of a key of ours that a refused request showed: an expired one, or one with another secret.
+fn known_key(live: &Live, headers: &HeaderMap) -> Option<String> {
+    let authorization = lines(headers, AUTHORIZATION.as_str());
+    let api_key = lines(headers, HEADER_API_KEY);
+    let shown = HeaderValues {
+        authorization: &authorization,
+        api_key: &api_key,
+    };
+    let id = live.settings.authenticator.keys.known_id(bearer(shown).ok()??)?;
+    Some(id.to_owned())
 }
 
 fn scope(scope: RouteScope) -> Scope {

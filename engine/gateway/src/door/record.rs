@@ -4,13 +4,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use kvasir_api::ApiError;
 use kvasir_edge::PeerAddress;
 use kvasir_edge::host::Knock;
-use kvasir_gateway_core::auth::Principal;
+use kvasir_gateway_core::auth::{Method, Principal};
 use kvasir_gateway_core::limits::Cost;
+use kvasir_gateway_core::waiting::Refusal;
 
 use super::audit::{Audit, AuditLine};
 use crate::metrics::GatewayMetrics;
+use crate::pool::Tally;
+use crate::pool::failed::code_of;
 
 /// What the audit log says of a request; written when it's dropped.
 pub(crate) struct VisitorRecord {
@@ -53,7 +57,7 @@ impl VisitorRecord {
             engines: Vec::new(),
             attempts: 0,
             decision: "allowed",
-            reason: "ok",
+            reason: OK,
             status: 0,
             cost: Cost::default(),
             cached_tokens: 0,
@@ -64,6 +68,14 @@ impl VisitorRecord {
         self.tenant = Some(principal.tenant.to_string());
         self.method = Some(principal.method.code());
         self.subject = Some(principal.subject.clone());
+    }
+
+    /// Nobody is known, but a key's id was shown that we know.
+    pub(super) fn claimed(&mut self, key_id: Option<String>) {
+        if key_id.is_some() {
+            self.method = Some(Method::ApiKey.code());
+            self.subject = key_id;
+        }
     }
 
     pub(super) fn denied(&mut self, reason: &'static str, status: u16) {
@@ -80,28 +92,54 @@ impl VisitorRecord {
         self.decide("failed", reason);
     }
 
+    /// It was sent away from the queue: limited where its own tenant filled that.
+    pub(super) fn sent_away(&mut self, refusal: Refusal) {
+        let is_limit = refusal.status() == 429;
+        self.decide(if is_limit { "limited" } else { "failed" }, refusal.code());
+    }
+
+    /// The edge refused or failed it. What is known already is more exact, since the edge only passes that on.
+    pub(super) fn refused(&mut self, error: &ApiError) {
+        if self.is_well() {
+            self.failed(error.reason());
+        }
+    }
+
+    /// Whether nothing has gone wrong so far.
+    fn is_well(&self) -> bool {
+        self.reason == OK
+    }
+
     pub(super) fn paid(&mut self, actual: Cost) {
         self.cost.input_tokens += actual.input_tokens;
         self.cost.output_tokens += actual.output_tokens;
     }
 
-    pub(super) fn ended(&mut self, tally: &crate::pool::Tally, actual: Cost) {
+    /// A request of it has ended at its engine; `is_whole` if it came to its own end or was ended because it had what it asked for.
+    pub(super) fn ended(&mut self, tally: &Tally, actual: Cost, is_whole: bool) {
         self.paid(actual);
         self.cached_tokens += u64::from(tally.cached_tokens);
-        if tally.error.is_some() {
-            self.failed("engine_failed");
-        } else if !tally.is_done && self.reason == "ok" {
-            self.reason = "ended_early";
+        if !self.is_well() {
+            return;
+        }
+        if let Some(error) = &tally.error {
+            self.failed(code_of(error));
+        } else if !is_whole {
+            self.reason = CLIENT_LEFT;
         }
     }
 }
+
+/// Reasons of requests that nothing went wrong with here.
+const OK: &str = "ok";
+const CLIENT_LEFT: &str = "client_left";
 
 impl Drop for VisitorRecord {
     fn drop(&mut self) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if self.status == 0 {
             // The client left before there was anything to answer.
-            self.reason = "client_left";
+            self.reason = CLIENT_LEFT;
         }
         self.audit.log(&AuditLine {
             time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),

@@ -1,5 +1,6 @@
 //! Charges the requests of one call, sends each to an engine, and settles what they came to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,7 @@ use kvasir_client::types::GenerateRequest;
 use kvasir_gateway_core::limits::{Cost, Limits};
 use uuid::Uuid;
 
-use super::visit::Inner;
+use super::visit::{Inner, RunningRequest};
 use crate::pool::dispatch::{Begun, Job, dispatch};
 use crate::pool::{Metered, RevisionModel};
 use crate::store::OpenCharge;
@@ -27,7 +28,8 @@ impl Inner {
         let (name, tenant) = self.tenant()?;
         let model = self.lock().model.clone();
         let model = model.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the request has no model"))?;
-        check_number(requests.len(), &tenant.limits)?;
+        check_number(requests.len(), &tenant.limits)
+            .inspect_err(|error| self.lock().record.decide("limited", error.reason()))?;
         let salt = self.live.settings.salt.tenant_salt(name);
         let mut planned = Vec::with_capacity(requests.len());
         for mut request in requests {
@@ -66,7 +68,7 @@ impl Inner {
         self: &Arc<Self>,
         model: &RevisionModel,
         (request, hashes): (GenerateRequest, Vec<u64>),
-        (estimate, mut unbegun): (Cost, Unbegun),
+        (estimate, unbegun): (Cost, Unbegun),
     ) -> Result<OutputStream, ApiError> {
         let mut waiter = self.waiter(estimate.input_tokens + estimate.output_tokens)?;
         {
@@ -86,17 +88,12 @@ impl Inner {
             waiter,
             is_sent: &unbegun.is_sent,
         };
-        let begun = dispatch(&self.pool, job).await;
-        let charge = unbegun.charge.take();
-        match (begun, charge) {
-            (Ok(begun), Some(charge)) => Ok(self.metered(begun, (id, n), charge, estimate.input_tokens)),
-            (Err(failed), charge) => {
-                if let Some(charge) = charge {
-                    charge.cancel();
-                }
+        match dispatch(&self.pool, job).await {
+            Ok(begun) => Ok(self.metered(begun, (id, n), unbegun.taken(), estimate.input_tokens)),
+            Err(failed) => {
+                unbegun.taken().cancel();
                 Err(self.failed(&failed))
             }
-            (Ok(_), None) => Err(ApiError::new(ErrorKind::Internal, "the request has no account")),
         }
     }
 
@@ -112,7 +109,11 @@ impl Inner {
             let mut state = self.lock();
             state.record.engines.push(begun.place.engine.clone());
             state.record.attempts += begun.place.attempts;
-            state.running.insert(id.clone(), Arc::clone(&begun.place.client));
+            let running = RunningRequest {
+                client: Arc::clone(&begun.place.client),
+                stopped: BTreeSet::new(),
+            };
+            state.running.insert(id.clone(), running);
         }
         self.pool.metrics.routed(begun.place.overlap_blocks);
         let inner = Arc::clone(self);
@@ -123,8 +124,10 @@ impl Inner {
             };
             charge.settle(actual);
             let mut state = inner.lock();
-            state.running.remove(&id);
-            state.record.ended(tally, actual);
+            // What the edge has ended had what it asked for, a stop string for example.
+            let stopped = state.running.remove(&id).map(|running| running.stopped);
+            let is_whole = tally.open.is_subset(&stopped.unwrap_or_default());
+            state.record.ended(tally, actual, is_whole);
         }))
     }
 }
@@ -133,9 +136,16 @@ impl Inner {
 /// prompt where an engine has it.
 struct Unbegun {
     inner: Arc<Inner>,
+    /// Until it's settled by somebody else.
     charge: Option<OpenCharge>,
     input_tokens: u64,
     is_sent: AtomicBool,
+}
+impl Unbegun {
+    /// The charge, which whoever takes it settles.
+    fn taken(mut self) -> OpenCharge {
+        self.charge.take().expect("it's taken once, with the whole")
+    }
 }
 
 impl Drop for Unbegun {
@@ -164,7 +174,8 @@ fn check_number(num_requests: usize, limits: &Limits) -> Result<(), ApiError> {
             let message = format!(
                 "each prompt is a request, and {num_requests} are more than the limit of {limit} {what}"
             );
-            return Err(ApiError::new(ErrorKind::Value, message).with_param("prompt"));
+            let error = ApiError::new(ErrorKind::Value, message).with_param("prompt");
+            return Err(error.because("request_exceeds_limit"));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! One request behind the door, until its answer is out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -9,18 +9,18 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::types::GenerateRequest;
 use kvasir_client::{EngineClient, GrpcClient, OutputStream};
-use kvasir_edge::host::{Terms, Visit, Wanted};
+use kvasir_edge::host::{Place, Terms, Visit, Wanted};
 use kvasir_edge::{Pipeline, Source};
-use kvasir_gateway_core::limits::{Exhausted, Usage, rate_limit_headers, retry_after_seconds};
+use kvasir_gateway_core::limits::{Cost, Exhausted, Usage, rate_limit_headers, retry_after_seconds};
 use kvasir_gateway_core::names::TenantName;
-use kvasir_gateway_core::policy::{Entry, ModelUse, Tenant};
+use kvasir_gateway_core::policy::{Denial, Entry, ModelUse, Tenant};
 use kvasir_gateway_core::time::Micros;
 use kvasir_gateway_core::waiting::Waiter;
 use sha2::{Digest, Sha256};
 
 use super::record::VisitorRecord;
 use super::{DoorHost, Live, denied};
-use crate::pool::dispatch::{Failed, refused};
+use crate::pool::failed::{Failed, code_of, refused};
 use crate::pool::{Pool, RevisionModel};
 use crate::store::Accounts;
 
@@ -55,7 +55,14 @@ pub(super) struct State {
     /// The engines that it was read for have gone; others are there.
     is_superseded: bool,
     /// Its own requests at engines, by their ids: nobody else's can be named.
-    pub(super) running: BTreeMap<String, Arc<GrpcClient>>,
+    pub(super) running: BTreeMap<String, RunningRequest>,
+}
+
+/// A request at an engine.
+pub(super) struct RunningRequest {
+    pub(super) client: Arc<GrpcClient>,
+    /// Sequences that the edge has ended, by their indices: they had what was asked for.
+    pub(super) stopped: BTreeSet<u32>,
 }
 
 impl Visiting {
@@ -135,7 +142,7 @@ impl Visit for Visiting {
             let mut state = inner.lock();
             state.until = waiter.until;
             if let Err(refusal) = turn {
-                state.record.failed(refusal.code());
+                state.record.sent_away(refusal);
                 state.retry_after = Some(inner.live.settings.door.retry_after.as_secs());
                 return Err(refused(refusal));
             }
@@ -180,18 +187,35 @@ impl Visit for Visiting {
         }
     }
 
+    fn misses_model(&self, name: &str, is_served: bool) {
+        let mut state = self.inner.lock();
+        state.record.model = Some(name.to_owned());
+        if is_served {
+            state.record.decide("denied", Denial::ForbiddenModel.code());
+        }
+    }
+
+    async fn work(&self, model: &str) -> Result<Place, ApiError> {
+        let inner = &self.inner;
+        inner.lock().record.model = Some(model.to_owned());
+        let (name, tenant) = inner.tenant()?;
+        let admitted = inner.accounts.charge(name, &tenant.limits, Cost::default()).await;
+        let admitted = admitted.map_err(|exhausted| inner.exhausted(&exhausted))?;
+        inner.lock().usage = Some(admitted.usage);
+        Ok(Place::holding(admitted.charge))
+    }
+
     fn goes_again(&self) -> bool {
         std::mem::take(&mut self.inner.lock().is_superseded)
+    }
+
+    fn refused(&self, error: &ApiError) {
+        self.inner.lock().record.refused(error);
     }
 
     fn answered(&self, status: StatusCode, headers: &mut HeaderMap) {
         let mut state = self.inner.lock();
         state.record.status = status.as_u16();
-        if status.is_client_error() && state.record.decision == "allowed" && state.record.reason == "ok" {
-            state.record.decide("failed", "bad_request");
-        } else if status.is_server_error() && state.record.reason == "ok" {
-            state.record.decide("failed", "unavailable");
-        }
         for (name, value) in state.usage.iter().flat_map(rate_limit_headers) {
             if let Ok(value) = HeaderValue::from_str(&value) {
                 headers.insert(HeaderName::from_static(name), value);
@@ -219,10 +243,18 @@ impl Source for VisitSource {
     }
 
     fn abort(&self, request_id: &str, index: Option<u32>) {
-        let client = self.0.lock().running.get(request_id).cloned();
-        if let Some(client) = client {
-            client.abort(request_id, index);
-        }
+        let mut state = self.0.lock();
+        let Some(running) = state.running.get_mut(request_id) else {
+            return;
+        };
+        running.stopped.extend(index);
+        let client = Arc::clone(&running.client);
+        drop(state);
+        client.abort(request_id, index);
+    }
+
+    fn given_up(&self, error: &ApiError) {
+        self.0.lock().record.refused(error);
     }
 }
 
@@ -265,7 +297,11 @@ impl Inner {
             state.is_superseded = true;
             return failed.answer();
         }
-        state.record.failed(failed.code());
+        match failed {
+            Failed::SentAway(refusal) => state.record.sent_away(*refusal),
+            Failed::Engine(error) => state.record.failed(code_of(error)),
+            Failed::AllTried | Failed::Superseded => state.record.failed("all_engines_tried"),
+        }
         let answer = failed.answer();
         if matches!(answer.status(), 429 | 503) {
             state.retry_after = Some(self.live.settings.door.retry_after.as_secs().max(1));

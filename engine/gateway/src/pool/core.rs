@@ -1,9 +1,10 @@
 //! The state of all decisions about engines and queues. No I/O: what happens comes in as calls with the time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kvasir_client::GrpcClient;
+use kvasir_client::types::ModelInfo;
 use kvasir_gateway_core::routing::{
     Capacity, Choice, EngineAddress, EngineId, EngineView, JoinError, NoEngine, RetryBudget, Revision,
     Revisions, RouteRequest, Router,
@@ -34,6 +35,7 @@ pub(super) struct Core {
     /// What revisions serve. One stays without engines until there is another one, so that requests can be read while they wait.
     models: BTreeMap<Revision, Arc<RevisionModel>>,
     engines: HashMap<EngineId, Joined>,
+    served: Served,
     door: DoorConfig,
     room: WaitingRoom,
     waiting: BTreeMap<WaiterId, oneshot::Sender<()>>,
@@ -47,6 +49,15 @@ struct Joined {
     revision: Revision,
     /// Requests that it's given at one time.
     seats: u32,
+}
+
+/// What the engines serve, as clients know it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Served {
+    /// The names that engines give the model, in their order: more than one while a revision comes from another file.
+    pub(crate) names: Arc<[String]>,
+    /// Of the first revision by name; none while no engine has told.
+    pub(crate) info: Option<Arc<ModelInfo>>,
 }
 
 /// What becomes of a request at the door.
@@ -71,6 +82,7 @@ impl Core {
             weights: BTreeMap::new(),
             models: BTreeMap::new(),
             engines: HashMap::new(),
+            served: Served::default(),
             door: settings.door,
             room: WaitingRoom::new(settings.room),
             waiting: BTreeMap::new(),
@@ -85,14 +97,41 @@ impl Core {
         self.door = settings.door;
         self.weights = settings.revisions.iter().cloned().collect();
         self.revisions.set(settings.revisions.iter().cloned());
+        self.name_model();
     }
 
     pub(super) fn model(&self, revision: &Revision) -> Option<&Arc<RevisionModel>> {
         self.models.get(revision)
     }
 
-    pub(super) fn any_model(&self) -> Option<&Arc<RevisionModel>> {
-        self.models.values().next()
+    /// What clients can be told of the model.
+    pub(super) fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// Names the model anew, after engines or weights have changed. By what is there and never by what came first: all gateways of a service
+    /// must say the same. A revision counts if it takes requests and has engines; if none does, those that have engines; then all.
+    fn name_model(&mut self) {
+        let has_engines = |revision: &Revision| {
+            let mut engines = self.engines.values();
+            engines.any(|engine| engine.revision == *revision)
+        };
+        let takes_requests = |revision: &Revision| {
+            let weight = self.weights.get(revision);
+            has_engines(revision) && weight.is_some_and(|weight| *weight > 0)
+        };
+        let by = |counts: &dyn Fn(&Revision) -> bool| -> Vec<&RevisionModel> {
+            let counted = self.models.iter().filter(|(revision, _)| counts(revision));
+            counted.map(|(_, model)| &**model).collect()
+        };
+        let rules: [&dyn Fn(&Revision) -> bool; 3] = [&takes_requests, &has_engines, &|_| true];
+        let models = rules.into_iter().map(by).find(|models| !models.is_empty());
+        let models = models.unwrap_or_default();
+        let names: BTreeSet<&str> = models.iter().map(|model| model.info.model.as_str()).collect();
+        self.served = Served {
+            names: names.into_iter().map(str::to_owned).collect(),
+            info: models.first().map(|model| Arc::clone(&model.info)),
+        };
     }
 
     /// Whether engines of the revision are joined, so that what it serves is settled.
@@ -108,6 +147,7 @@ impl Core {
         self.models
             .retain(|revision, _| engines.values().any(|engine| engine.revision == *revision));
         self.models.insert(model.revision.clone(), model);
+        self.name_model();
     }
 
     pub(super) fn join(
@@ -132,6 +172,7 @@ impl Core {
         self.engines.insert(id, joined);
         // Another revision may have taken its place between being known and being joined.
         self.models.insert(model.revision.clone(), Arc::clone(model));
+        self.name_model();
         self.usher(now);
         Ok(id)
     }
@@ -139,6 +180,7 @@ impl Core {
     pub(super) fn leave(&mut self, id: EngineId) {
         self.router.leave(id);
         self.engines.remove(&id);
+        self.name_model();
     }
 
     /// The engine for a request, and the way to it.

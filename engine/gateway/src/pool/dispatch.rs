@@ -10,12 +10,13 @@ use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::types::{Error, ErrorCode, GenerateRequest, SequenceOutput};
 use kvasir_client::{EngineClient, GrpcClient, OutputStream};
 use kvasir_edge::Source;
-use kvasir_edge::pipeline::engine_error;
 use kvasir_gateway_core::routing::{
     Attempt, EngineFailure, EngineId, NoEngine, Outcome, Retry, RouteRequest, Ticket,
 };
-use kvasir_gateway_core::waiting::{Refusal, Waiter};
+use kvasir_gateway_core::waiting::Waiter;
 
+use super::failed::{self, Failed, failure_of};
+use super::gap::Unbroken;
 use super::{Pool, RevisionModel, Turn};
 
 /// A request with everything that its choice of an engine looks at.
@@ -51,22 +52,6 @@ pub(crate) struct Running {
     pub(crate) attempts: u32,
 }
 
-/// Why a request has no answer.
-#[derive(Debug)]
-pub(crate) enum Failed {
-    /// It was sent away from the door.
-    SentAway(Refusal),
-    /// Every engine has failed it.
-    AllTried,
-    /// The engines of its revision have gone, and those of another one are there: it must be read again, for that one.
-    Superseded,
-    /// The engine refused or failed it, and it isn't tried elsewhere.
-    Engine {
-        error: Error,
-        failure: Option<EngineFailure>,
-    },
-}
-
 /// Sends a request until an engine begins to answer it.
 pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun, Failed> {
     let mut excluded: Vec<EngineId> = Vec::new();
@@ -95,15 +80,12 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
         job.is_sent.store(true, Ordering::Relaxed);
         place.attempts = num_sent;
         let error = match first_output(pool, &place.client, &job.request).await {
-            Ok((first, rest)) => {
-                place.begun();
-                return Ok(Begun { first, rest, place });
-            }
+            Ok(outputs) => return Ok(place.begun(outputs, job.request.n)),
             Err(error) => error,
         };
         let Some(failure) = failure_of(&error) else {
             place.finish(Outcome::Completed);
-            return Err(Failed::Engine { error, failure: None });
+            return Err(Failed::Engine(error));
         };
         place.finish(Outcome::Failed(failure));
         pool.metrics.engine_failed(failure);
@@ -117,10 +99,7 @@ pub(crate) async fn dispatch(pool: &Arc<Pool>, mut job: Job<'_>) -> Result<Begun
             reason = error.message,
             "an engine failed a request"
         );
-        let failed = Failed::Engine {
-            error,
-            failure: Some(failure),
-        };
+        let failed = Failed::Engine(error);
         if retry != Retry::Elsewhere {
             return Err(failed);
         }
@@ -211,36 +190,21 @@ async fn first_output(
     };
     match tokio::time::timeout(patience, first).await {
         Ok(first) => first,
-        Err(_) => Err(Error {
-            param: FIRST_TOKEN.to_owned(),
-            ..kvasir_client::refusal(
-                ErrorCode::Unavailable,
-                format!("no first token came within {patience:?}"),
-            )
-        }),
-    }
-}
-
-/// Marks our own error among those of engines.
-const FIRST_TOKEN: &str = "first token";
-
-/// What an error says of the engine; nothing if the request was at fault.
-fn failure_of(error: &Error) -> Option<EngineFailure> {
-    match error.code() {
-        ErrorCode::InvalidRequest | ErrorCode::SlowClient | ErrorCode::Deadline => None,
-        ErrorCode::QueueFull => Some(EngineFailure::Overloaded),
-        ErrorCode::Draining => Some(EngineFailure::ShuttingDown),
-        ErrorCode::Internal | ErrorCode::Unspecified => Some(EngineFailure::Internal),
-        ErrorCode::Unavailable if error.param == FIRST_TOKEN => Some(EngineFailure::FirstTokenTimeout),
-        ErrorCode::Unavailable => Some(EngineFailure::ConnectionLost),
+        Err(_) => Err(failed::no_first_token(patience)),
     }
 }
 
 impl Running {
-    fn begun(&mut self) {
+    fn begun(mut self, (first, rest): (SequenceOutput, OutputStream), n: u32) -> Begun {
         let now = self.pool.clock.now();
         if let Some(ticket) = &mut self.ticket {
             self.pool.lock().router.begun(ticket, now);
+        }
+        let rest = Unbroken::new(&first, rest, n, self.pool.reach.inter_token_timeout);
+        Begun {
+            first,
+            rest: Box::pin(rest),
+            place: self,
         }
     }
 
@@ -271,63 +235,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.finish(Outcome::ClientLeft);
     }
-}
-
-impl Failed {
-    /// The stable code for the audit log and metrics.
-    pub(crate) fn code(&self) -> &'static str {
-        match self {
-            Self::SentAway(refusal) => refusal.code(),
-            Self::AllTried | Self::Superseded => "no_engine",
-            Self::Engine { failure: None, .. } => "refused_by_engine",
-            Self::Engine {
-                failure: Some(failure),
-                ..
-            } => failure.code(),
-        }
-    }
-
-    /// What the client reads. Where engines are and how they failed is for the log.
-    pub(crate) fn answer(&self) -> ApiError {
-        match self {
-            Self::SentAway(refusal) => refused(*refusal),
-            Self::AllTried | Self::Superseded => ApiError::new(
-                ErrorKind::Unavailable,
-                "no engine is free for this request; try again later",
-            ),
-            Self::Engine { error, failure, .. } => match failure {
-                Some(EngineFailure::FirstTokenTimeout) => {
-                    ApiError::new(ErrorKind::Timeout, "the engine didn't begin to answer in time")
-                }
-                _ => engine_error(&for_the_client(error)),
-            },
-        }
-    }
-}
-
-/// An engine's error as the client reads it: addresses and what transports say are for the log.
-pub(crate) fn for_the_client(error: &Error) -> Error {
-    match failure_of(error) {
-        None | Some(EngineFailure::Overloaded | EngineFailure::Internal) => error.clone(),
-        Some(_) => kvasir_client::refusal(ErrorCode::Unavailable, "the engine was lost; try again"),
-    }
-}
-
-/// What the client reads of a refusal at the door.
-pub(crate) fn refused(refusal: Refusal) -> ApiError {
-    let kind = if refusal.status() == 429 {
-        ErrorKind::RateLimited
-    } else {
-        ErrorKind::Unavailable
-    };
-    let message = match refusal {
-        Refusal::NoEngine => "no engine serves this model now; try again later",
-        Refusal::HoldEnded => "no engine came up in time; try again later",
-        Refusal::WaitEnded => "all engines were busy for too long; try again later",
-        Refusal::RoomFull => "too many requests wait already; try again later",
-        Refusal::TenantsPartFull => "too many of your requests wait already; try again later",
-    };
-    ApiError::new(kind, message)
 }
 
 /// Stands where a request's own source will be.

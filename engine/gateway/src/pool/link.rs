@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kvasir_client::types::{ModelInfo, RankAddress};
-use kvasir_client::{EngineClient, GrpcClient, KvCacheFollower, LoadStream, TextAssetFiles};
+use kvasir_client::{EngineClient, GrpcClient, KvCacheFollower, LoadStream, Recurring, TextAssetFiles};
 use kvasir_edge::{Pipeline, PipelineOptions};
 use kvasir_gateway_core::routing::{EngineAddress, EngineId, LoadReport, Revision};
 use tokio::sync::watch;
@@ -27,25 +27,21 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Follows one engine until it's dropped.
 pub(super) async fn run(pool: Arc<Pool>, mut target: watch::Receiver<Target>) {
     let mut pause = FIRST_PAUSE;
-    // The same trouble is reported once.
-    let mut last_reason = String::new();
+    let mut trouble = Recurring::default();
     loop {
         let known = target.borrow_and_update().clone();
         match open(&pool, &known).await {
             Ok(joined) => {
                 pause = FIRST_PAUSE;
-                last_reason.clear();
+                trouble.is_over();
                 tracing::info!(engine = %joined.address, at = %known.address, revision = %joined.revision, "an engine has joined");
                 follow(&pool, &joined, &mut target).await;
-                tracing::warn!(engine = %joined.address, at = %known.address, "an engine is lost");
+                tracing::info!(engine = %joined.address, at = %known.address, "an engine has left");
             }
             Err(reason) => {
                 pool.metrics.link_failed();
-                if reason == last_reason {
-                    tracing::debug!(at = %known.address, %reason, "an engine still can't be used");
-                } else {
+                if trouble.is_news(&reason, std::time::Instant::now()) {
                     tracing::warn!(at = %known.address, %reason, "an engine can't be used; it's tried again");
-                    last_reason = reason;
                 }
             }
         }

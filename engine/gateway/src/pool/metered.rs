@@ -1,5 +1,6 @@
 //! The outputs of a running request, counted.
 
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -8,7 +9,8 @@ use kvasir_client::OutputStream;
 use kvasir_client::types::{Error, FinishReason, SequenceOutput};
 use kvasir_gateway_core::routing::Outcome;
 
-use super::dispatch::{Begun, Running, for_the_client};
+use super::dispatch::{Begun, Running};
+use super::failed::for_the_client;
 
 /// What a request came to.
 #[derive(Clone, Debug, Default)]
@@ -19,8 +21,8 @@ pub(crate) struct Tally {
     pub(crate) cached_tokens: u32,
     /// What ended it early, if it didn't end by itself.
     pub(crate) error: Option<Error>,
-    /// Whether all of its sequences have ended.
-    pub(crate) is_done: bool,
+    /// Its sequences that haven't ended, by their indices.
+    pub(crate) open: BTreeSet<u32>,
 }
 
 /// Outputs of a request; `on_end` hears what it came to, once, also when it's dropped early.
@@ -28,7 +30,6 @@ pub(crate) struct Metered<F: FnOnce(&Tally, &Running) + Unpin> {
     first: Option<SequenceOutput>,
     rest: OutputStream,
     place: Running,
-    num_open: u32,
     tally: Tally,
     on_end: Option<F>,
 }
@@ -40,8 +41,10 @@ impl<F: FnOnce(&Tally, &Running) + Unpin> Metered<F> {
             first: Some(first),
             rest,
             place,
-            num_open: n.max(1),
-            tally: Tally::default(),
+            tally: Tally {
+                open: (0..n.max(1)).collect(),
+                ..Tally::default()
+            },
             on_end: Some(on_end),
         }
     }
@@ -53,7 +56,7 @@ impl<F: FnOnce(&Tally, &Running) + Unpin> Metered<F> {
         let Some(finish) = &output.finish else {
             return;
         };
-        self.num_open = self.num_open.saturating_sub(1);
+        tally.open.remove(&output.index);
         if let Some(error) = &finish.error
             && tally.error.is_none()
         {
@@ -62,8 +65,7 @@ impl<F: FnOnce(&Tally, &Running) + Unpin> Metered<F> {
         if finish.reason() == FinishReason::Error && tally.error.is_none() {
             tally.error = Some(Error::default());
         }
-        if self.num_open == 0 {
-            self.tally.is_done = true;
+        if tally.open.is_empty() {
             self.end();
         }
     }
@@ -75,7 +77,7 @@ impl<F: FnOnce(&Tally, &Running) + Unpin> Metered<F> {
         on_end(&self.tally, &self.place);
         match &self.tally.error {
             Some(error) => self.place.fail(error),
-            None if self.tally.is_done => self.place.finish(Outcome::Completed),
+            None if self.tally.open.is_empty() => self.place.finish(Outcome::Completed),
             None => self.place.finish(Outcome::ClientLeft),
         }
     }

@@ -7,7 +7,9 @@
 mod core;
 mod dial;
 pub(crate) mod dispatch;
+pub(crate) mod failed;
 mod feed;
+mod gap;
 mod link;
 mod metered;
 mod model;
@@ -18,7 +20,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kvasir_client::types::ModelInfo;
 use kvasir_edge::{EdgeConfig, Figures};
 use kvasir_gateway_core::routing::{EngineView, Revision};
 use kvasir_gateway_core::waiting::{Refusal, Signal, Waiter};
@@ -31,6 +32,7 @@ pub(crate) use self::model::RevisionModel;
 pub(crate) use self::turn::Turn;
 
 use self::core::Core;
+pub(crate) use self::core::Served;
 use crate::clock::Clock;
 use crate::discovery::{Target, Targets};
 use crate::metrics::GatewayMetrics;
@@ -48,6 +50,8 @@ pub(crate) struct Reach {
     pub(crate) connect_timeout: Duration,
     /// Longest wait for a request's first token.
     pub(crate) first_token_timeout: Duration,
+    /// Longest wait for each output after it.
+    pub(crate) inter_token_timeout: Duration,
 }
 
 /// The engines of a service.
@@ -102,9 +106,9 @@ impl Pool {
         self.lock().pick(session, now)
     }
 
-    /// What a known revision serves; none while no engine has told.
-    pub(crate) fn model_info(&self) -> Option<Arc<ModelInfo>> {
-        self.lock().any_model().map(|model| Arc::clone(&model.info))
+    /// What the engines serve, as clients know it.
+    pub(crate) fn served(&self) -> Served {
+        self.lock().served().clone()
     }
 
     /// Whether requests may be sent here: an engine is usable, or they may be parked.

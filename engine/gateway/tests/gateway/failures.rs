@@ -107,6 +107,46 @@ async fn an_engine_without_first_tokens_is_left_alone_and_its_requests_are_answe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_stops_between_tokens_ends_its_streams_with_an_error_and_they_pay_for_what_came() {
+    let (stuck, _good, gateway) = pair("routing: {policy: RoundRobin, interTokenTimeoutSeconds: 1}").await;
+    // Its connection lives; its steps end no more after these.
+    stuck.control.hold();
+    stuck.control.allow(4);
+    let ask = |id: &'static str| {
+        let mut asked = body("hello", 500);
+        asked["stream"] = true.into();
+        let request = gateway.request("a", "/v1/completions", &asked);
+        request.header("x-request-id", id).send()
+    };
+    let (first, second) = futures::join!(ask("one"), ask("two"));
+    let mut num_failed = 0;
+    for (id, response) in [("one", first), ("two", second)] {
+        let text = response.unwrap().text().await.unwrap();
+        assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+        let is_failed = text.contains("the engine made no token for too long");
+        assert_eq!(is_failed, text.contains("\"error\""), "{text}");
+        num_failed += usize::from(is_failed);
+        let line = gateway.audited(id).await;
+        let expected = if is_failed { "inter_token_timeout" } else { "ok" };
+        assert_eq!(line["reason"], expected, "{line}");
+        let num_tokens = line["output_tokens"].as_u64().unwrap();
+        assert!(if is_failed {
+            (1..=4).contains(&num_tokens)
+        } else {
+            num_tokens == 500
+        });
+    }
+    assert_eq!(num_failed, 1);
+    let series = "kvasir_gateway_engine_failures_total{reason=\"inter_token_timeout\"}";
+    assert_eq!(gateway.metric(series).await, 1.0);
+    eventually("the engine to have given it up", async || {
+        stuck.control.allow(1);
+        stuck.engine.client().load().await.unwrap().num_running == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_comes_back_at_its_address_is_used_again() {
     let first = TestEngine::start(engine("a")).await;
     let gateway = TestGateway::start(&[first.address], options("waiting: {holdSeconds: 30}"))

@@ -221,3 +221,25 @@ async fn output_is_bounded_by_the_tenant_and_priority_can_only_be_lowered() {
     let answer = Answer::of(gateway.request("a", "/v1/chat/completions", &open)).await;
     assert_eq!(answer.json()["usage"]["completion_tokens"], 4);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counting_tokens_is_a_request_that_costs_no_tokens() {
+    let (_engine, gateway) = gateway("requestsPerMinute: 2, tokensPerMinute: 10").await;
+    let asked = [
+        ("/tokenize", json!({"prompt": "a text of more than ten tokens"})),
+        ("/detokenize", json!({"tokens": [104, 105]})),
+    ];
+    for ((path, body), left) in asked.iter().zip(["1", "0"]) {
+        let answer = Answer::of(gateway.request("a", path, body)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(answer.header("x-ratelimit-remaining-requests"), left, "{path}");
+        assert_eq!(answer.header("x-ratelimit-remaining-tokens"), "10", "{path}");
+    }
+    for (path, body) in &asked {
+        assert_eq!(
+            Answer::of(gateway.request("a", path, body)).await.status,
+            429,
+            "{path}"
+        );
+    }
+}

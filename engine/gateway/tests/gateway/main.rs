@@ -7,6 +7,15 @@
 )]
 
 mod access;
+mod audit;
+#[path = "../../../edge/tests/support/byte_assets.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "support that several test programs share"
+)]
+mod byte_assets;
 #[path = "../../../service/tests/support/executor.rs"]
 #[allow(
     dead_code,

@@ -145,8 +145,8 @@ struct Heard {
     has_error: bool,
 }
 
-async fn listen(gateway: &TestGateway, number: usize) -> Heard {
-    let mut asked = body(&format!("question {number}"), NUM_TOKENS);
+async fn listen(gateway: &TestGateway, number: usize, num_tokens: u32) -> Heard {
+    let mut asked = body(&format!("question {number}"), num_tokens);
     asked["return_token_ids"] = true.into();
     let data = gateway.stream("a", asked).await.rest().await;
     assert_eq!(data.last().map(String::as_str), Some("[DONE]"), "stream {number}");
@@ -259,7 +259,12 @@ impl House {
 
     /// What clients hear of so many streams at once.
     async fn hear(&self, num_streams: usize) -> Vec<Heard> {
-        let streams = (0..num_streams).map(|number| listen(&self.gateways[number % 2], number));
+        self.hear_short(num_streams, NUM_TOKENS).await
+    }
+
+    /// The same of streams of so many tokens each.
+    async fn hear_short(&self, num_streams: usize, num_tokens: u32) -> Vec<Heard> {
+        let streams = (0..num_streams).map(|number| listen(&self.gateways[number % 2], number, num_tokens));
         futures::future::join_all(streams).await
     }
 
@@ -297,6 +302,8 @@ const BEGUN: &str = "kvasir_gateway_routed_requests_total";
 /// Steps so slow that no stream ends before something happens to it.
 const SLOW: u64 = 200;
 const FAST: u64 = 1;
+/// Much slower than any machine makes a fast engine look, and faster than the longest wait for a first token.
+const VERY_SLOW: u64 = 1500;
 
 fn is_whole(heard: &Heard) -> bool {
     !heard.has_error && heard.num_tokens == u64::from(NUM_TOKENS)
@@ -364,6 +371,39 @@ async fn an_engine_that_stands_still_is_ejected_and_what_it_had_not_begun_is_ans
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_slower_than_its_peers_is_ejected_and_used_again_when_it_is_no_slower() {
+    const SHORT: u32 = 2;
+    let mut house = House::open().await;
+    house.pace(Some(0), VERY_SLOW);
+    let is_short = |heard: &Heard| !heard.has_error && heard.num_tokens == u64::from(SHORT);
+    let ejected = "kvasir_gateway_engines{state=\"ejected\"}";
+    // A gateway judges an engine by eight first tokens, of each of three.
+    for _ in 0..10 {
+        let heard = house.hear_short(60, SHORT).await;
+        assert!(heard.iter().all(is_short), "slow isn't lost");
+        house.settled(&heard).await;
+        if house.sum(ejected).await == 2.0 {
+            break;
+        }
+    }
+    assert_eq!(house.sum(ejected).await, 2.0, "both gateways leave it alone");
+    let failures = house.gateways[0].metrics().await + &house.gateways[1].metrics().await;
+    assert!(
+        !failures.contains("kvasir_gateway_engine_failures_total{"),
+        "it has failed nothing: {failures}"
+    );
+    house.quota_is_exact().await;
+    house.pace(Some(0), FAST);
+    let usable = "kvasir_gateway_engines{state=\"usable\"}";
+    eventually("its good probes", async || {
+        let heard = house.hear_short(2, SHORT).await;
+        assert!(heard.iter().all(is_short));
+        house.sum(usable).await == 6.0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_all_engines_restart_requests_are_held_and_answered_once() {
     let mut house = House::open().await;
     let first = house.hear(12).await;
@@ -374,7 +414,7 @@ async fn while_all_engines_restart_requests_are_held_and_answered_once() {
         engine.kill();
     }
     house.usable(0).await;
-    let streams = (0..12).map(|number| listen(&house.gateways[number % 2], number));
+    let streams = (0..12).map(|number| listen(&house.gateways[number % 2], number, NUM_TOKENS));
     let streams = futures::future::join_all(streams);
     let restarting = async {
         eventually("requests that are held", async || {

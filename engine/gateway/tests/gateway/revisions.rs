@@ -13,18 +13,29 @@ fn engine(instance: &'static str, revision: &'static str, weights: u8) -> Engine
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revisions_share_requests_by_weight_each_with_its_own_text_and_hashes() {
-    let old = TestEngine::start(engine("a", "old", 1)).await;
-    let new = TestEngine::start(engine("b", "new", 5)).await;
+/// An old revision and a new one, and a gateway whose file says this of them and that has found both.
+async fn pair(engines: [EngineOptions; 2], revisions: &str) -> (TestEngine, TestEngine, TestGateway) {
+    let [old, new] = engines;
+    let (old, new) = (TestEngine::start(old).await, TestEngine::start(new).await);
     let options = GatewayOptions {
-        more: "revisions: [{name: old, weight: 3}, {name: new, weight: 1}]".to_owned(),
+        more: revisions.to_owned(),
         ..GatewayOptions::default()
     };
-    let gateway = TestGateway::start(&[old.address, new.address], options)
-        .await
-        .with_engines(2)
-        .await;
+    let gateway = TestGateway::start(&[old.address, new.address], options).await;
+    (old, new, gateway.with_engines(2).await)
+}
+
+fn both() -> [EngineOptions; 2] {
+    [engine("a", "old", 1), engine("b", "new", 5)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revisions_share_requests_by_weight_each_with_its_own_text_and_hashes() {
+    let (old, new, gateway) = pair(
+        both(),
+        "revisions: [{name: old, weight: 3}, {name: new, weight: 1}]",
+    )
+    .await;
     let chat = json!({"messages": [{"role": "user", "content": "hello hello"}], "max_tokens": 2, "ignore_eos": true});
     let mut lengths = Vec::new();
     for _ in 0..40 {
@@ -93,12 +104,7 @@ fn drain(engine: &TestEngine) -> tokio_util::task::AbortOnDropHandle<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revision_that_no_configuration_names_takes_over_with_its_own_text() {
-    let old = TestEngine::start(engine("a", "old", 1)).await;
-    let new = TestEngine::start(engine("b", "new", 5)).await;
-    let gateway = TestGateway::start(&[old.address, new.address], GatewayOptions::default())
-        .await
-        .with_engines(2)
-        .await;
+    let (old, _new, gateway) = pair(both(), "").await;
     let chat = json!({"messages": [{"role": "user", "content": "hello hello"}], "max_tokens": 2, "ignore_eos": true});
     let length = async || {
         let answer = Answer::of(gateway.request("a", "/v1/chat/completions", &chat)).await;
@@ -122,16 +128,7 @@ async fn a_revision_that_no_configuration_names_takes_over_with_its_own_text() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unlisted_revision_gets_nothing_until_the_listed_one_has_gone() {
-    let old = TestEngine::start(engine("a", "old", 1)).await;
-    let new = TestEngine::start(engine("b", "new", 5)).await;
-    let options = GatewayOptions {
-        more: "revisions: [{name: old, weight: 100}]".to_owned(),
-        ..GatewayOptions::default()
-    };
-    let gateway = TestGateway::start(&[old.address, new.address], options)
-        .await
-        .with_engines(2)
-        .await;
+    let (old, new, gateway) = pair(both(), "revisions: [{name: old, weight: 100}]").await;
     let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "ignore_eos": true});
     for _ in 0..10 {
         let answer = Answer::of(gateway.request("a", "/v1/chat/completions", &chat)).await;
@@ -157,16 +154,8 @@ async fn requests_that_wait_for_a_revision_that_leaves_are_read_again_for_the_ne
         max_num_seqs: 1,
         ..engine(instance, revision, weights)
     };
-    let old = TestEngine::start(small("a", "old", 1)).await;
-    let new = TestEngine::start(small("b", "new", 5)).await;
-    let options = GatewayOptions {
-        more: "revisions: [{name: old, weight: 100}]".to_owned(),
-        ..GatewayOptions::default()
-    };
-    let gateway = TestGateway::start(&[old.address, new.address], options)
-        .await
-        .with_engines(2)
-        .await;
+    let engines = [small("a", "old", 1), small("b", "new", 5)];
+    let (old, _new, gateway) = pair(engines, "revisions: [{name: old, weight: 100}]").await;
     let chat = json!({"messages": [{"role": "user", "content": "hello hello"}], "max_tokens": 2, "ignore_eos": true});
     let long = json!({"prompt": "hi", "max_tokens": 3, "ignore_eos": true, "stream": true});
     old.control.hold();
@@ -197,4 +186,70 @@ async fn requests_that_wait_for_a_revision_that_leaves_are_read_again_for_the_ne
     assert!(leaver.is_some());
     old.control.open();
     assert_eq!(running.rest().await.last().unwrap(), "[DONE]");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateways_call_the_model_alike_whichever_revision_they_saw_first() {
+    let named = |instance, revision, weights, model| EngineOptions {
+        model,
+        ..engine(instance, revision, weights)
+    };
+    let (old, new) = (named("a", "r2", 1, "tiny-v1"), named("b", "r1", 5, "tiny-v2"));
+    let nowhere = || {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let places = [nowhere(), nowhere()];
+    let start = async |first: usize| {
+        let options = GatewayOptions {
+            more: "revisions: [{name: r1, weight: 1}, {name: r2, weight: 1}]".to_owned(),
+            ..GatewayOptions::default()
+        };
+        let mut engines = [Some(old.clone()), Some(new.clone())];
+        // Two rounds: each gateway has engines of its own, which come one after the other.
+        let gateway = TestGateway::start(&places, options).await;
+        let mut running = Vec::new();
+        let mut gateway = Some(gateway);
+        for (number, place) in [first, 1 - first].into_iter().enumerate() {
+            let options = EngineOptions {
+                listen: places[place],
+                ..engines[place].take().unwrap()
+            };
+            running.push(TestEngine::start(options).await);
+            gateway = Some(gateway.take().unwrap().with_engines(number + 1).await);
+        }
+        (gateway.unwrap(), running)
+    };
+    let mut seen = Vec::new();
+    for first in [0, 1] {
+        let (gateway, running) = start(first).await;
+        let models = gateway.client.get(format!("{}/v1/models", gateway.url));
+        let models = Answer::of(models.bearer_auth(&gateway.keys["a"])).await.json();
+        let ids = models["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|model| model["id"].clone());
+        let ids: Vec<serde_json::Value> = ids.collect();
+        assert_eq!(ids, ["tiny-v1", "tiny-v2"]);
+        for name in ["tiny-v1", "tiny-v2"] {
+            let mut asked = body("hi", 1);
+            asked["model"] = name.into();
+            let answer = gateway.complete("a", asked).await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            seen.push(answer.json()["model"].clone());
+        }
+        // A revision that takes no requests has no say.
+        gateway.write_config("revisions: [{name: r1, weight: 1}, {name: r2, weight: 0}]");
+        eventually("the new weights", async || {
+            let mut asked = body("hi", 1);
+            asked["model"] = "tiny-v1".into();
+            gateway.complete("a", asked).await.status == 404
+        })
+        .await;
+        for engine in running {
+            engine.kill().await;
+        }
+    }
+    assert_eq!(seen, ["tiny-v1"; 4]);
 }

@@ -20,11 +20,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::byte_assets;
 use crate::executor::{Control, DEADLINE, FakeExecutor, VOCAB_SIZE};
 pub(crate) use crate::http_client::{Client, RequestBuilder};
-
-const IM_START: u32 = 256;
-const IM_END: u32 = 257;
 
 /// Tokens of a block.
 pub(crate) const BLOCK_SIZE: u32 = 4;
@@ -34,6 +32,8 @@ pub(crate) const BLOCK_SIZE: u32 = 4;
 pub(crate) struct EngineOptions {
     pub(crate) instance: &'static str,
     pub(crate) revision: &'static str,
+    /// What it calls the model.
+    pub(crate) model: &'static str,
     /// Another one means another model.
     pub(crate) weights: u8,
     pub(crate) max_num_seqs: u32,
@@ -47,6 +47,7 @@ impl Default for EngineOptions {
         Self {
             instance: "a",
             revision: "",
+            model: "fake",
             weights: 1,
             max_num_seqs: 64,
             num_blocks: 4097,
@@ -137,7 +138,7 @@ pub(crate) fn setup(control: &Arc<Control>, options: &EngineOptions) -> EngineSe
         },
         policies: Policies::serve(),
         model: ModelInfo {
-            model: "fake".to_owned(),
+            model: options.model.to_owned(),
             vocab_size: VOCAB_SIZE,
             weights_digest: format!("{:02x}", options.weights).repeat(32),
             revision: options.revision.to_owned(),
@@ -162,46 +163,12 @@ pub(crate) fn setup(control: &Arc<Control>, options: &EngineOptions) -> EngineSe
     }
 }
 
-/// A tokenizer whose token ids are bytes. Each model greets in another way, so that templates can be told apart.
+/// Tokens are bytes. Each model greets in another way, so that templates can be told apart.
 fn assets(model: u8) -> kvasir_client::TextAssetFiles {
-    let mut beyond = 255;
-    let mut vocab = serde_json::Map::new();
-    for byte in 0..256_u32 {
-        let is_printable = matches!(byte, 33..=126 | 161..=172 | 174..=255);
-        if !is_printable {
-            beyond += 1;
-        }
-        let character = if is_printable { byte } else { beyond };
-        vocab.insert(char::from_u32(character).unwrap().to_string(), json!(byte));
-    }
-    let special = |id: u32, content: &str| {
-        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-               "normalized": false, "special": true})
-    };
-    vocab.insert("<|im_start|>".to_owned(), json!(IM_START));
-    vocab.insert("<|im_end|>".to_owned(), json!(IM_END));
-    let level =
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
-    let tokenizer = json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
-        "added_tokens": [special(IM_START, "<|im_start|>"), special(IM_END, "<|im_end|>")],
-        "pre_tokenizer": level, "post_processor": null, "decoder": level,
-        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
-                  "vocab": vocab, "merges": []},
-    });
-    let template = format!(
-        "{{% for m in messages %}}{}{{{{ m.content }}}}{{% endfor %}}",
-        "!".repeat(model.into())
-    );
-    let config = json!({"eos_token": "<|im_end|>", "chat_template": template});
-    BTreeMap::from([
-        ("tokenizer.json".to_owned(), tokenizer.to_string().into_bytes()),
-        (
-            "tokenizer_config.json".to_owned(),
-            config.to_string().into_bytes(),
-        ),
-    ])
+    let greeting = "!".repeat(model.into());
+    byte_assets::files(&format!(
+        "{{% for m in messages %}}{greeting}{{{{ m.content }}}}{{% endfor %}}"
+    ))
 }
 
 /// What the gateway's file says beside where engines and keys are.

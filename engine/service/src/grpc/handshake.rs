@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
+use kvasir_client::Recurring;
 use kvasir_tls::{Reload, ServerTls, explain};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,6 +35,7 @@ pub(super) fn accept(
     max: usize,
 ) -> impl Stream<Item = io::Result<Counted<Secured>>> + Send {
     let waiting = Waiting {
+        trouble: Recurring::default(),
         listener,
         tls,
         handshakes: JoinSet::new(),
@@ -49,6 +51,7 @@ pub(super) fn accept(
 
 /// Takes over changed files until `stop`. Open connections keep what they have.
 pub(super) async fn follow_files(tls: Arc<ServerTls>, stop: CancellationToken) {
+    let mut trouble = Recurring::default();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -56,8 +59,9 @@ pub(super) async fn follow_files(tls: Arc<ServerTls>, stop: CancellationToken) {
         }
         let polled = Arc::clone(&tls);
         match tokio::task::spawn_blocking(move || polled.poll()).await {
-            Ok(Reload::Unchanged) => {}
+            Ok(Reload::Unchanged) => trouble.is_over(),
             Ok(Reload::Reloaded) => tracing::info!(not_after = tls.not_after(), "took over new certificates"),
+            Ok(Reload::Refused(error)) if !trouble.is_news(&error.to_string(), Instant::now()) => {}
             Ok(Reload::Refused(error)) => {
                 tracing::error!(%error, "the changed certificates can't be used; the old ones stay");
             }
@@ -71,6 +75,7 @@ struct Waiting {
     tls: Arc<ServerTls>,
     handshakes: JoinSet<Option<Secured>>,
     places: Arc<Semaphore>,
+    trouble: Recurring,
 }
 
 impl Waiting {
@@ -83,7 +88,9 @@ impl Waiting {
                         self.handshakes.spawn(shake_hands(acceptor, stream, peer));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "can't accept a connection");
+                        if self.trouble.is_news(&error.to_string(), Instant::now()) {
+                            tracing::warn!(%error, "can't accept a connection");
+                        }
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
+use kvasir_client::Recurring;
 use kvasir_tls::ServerTls;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream};
@@ -151,11 +152,14 @@ pub(super) fn accept<L: Accept + Sync>(
     futures::stream::unfold((listener, places), |(listener, places)| async move {
         // Fails only when the semaphore is closed, which nobody does.
         let place = Arc::clone(&places).acquire_owned().await.ok()?;
+        let mut trouble = Recurring::default();
         loop {
             match listener.accept().await {
                 Ok(io) => return Some((Ok(Counted::new(io, place)), (listener, places))),
                 Err(error) => {
-                    tracing::warn!(%error, "can't accept a connection");
+                    if trouble.is_news(&error.to_string(), Instant::now()) {
+                        tracing::warn!(%error, "can't accept a connection");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -56,6 +56,15 @@ struct Entry {
     value: Value,
 }
 
+/// A block among those of a prompt.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Its holders; `None` if there are none.
+    value: Option<Value>,
+    /// The first of the blocks up to it that all have these holders.
+    start: u32,
+}
+
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum HolderState {
     Free,
@@ -181,13 +190,29 @@ impl PrefixIndex {
             [] => self.all(hashes.len() as u32, overlaps),
         }
         if layout.has_windows() {
+            let groups = layout.windows().map(|group| self.runs(&in_group(group)));
+            let groups: Vec<Vec<Run>> = groups.collect();
             overlaps.update(|holder, num_blocks| {
-                layout.behind_windows(num_blocks, |group, block| {
-                    let hash = hashes.get(block as usize);
-                    hash.is_some_and(|hash| self.holds(holder, filed(group, *hash)))
+                layout.behind_windows(num_blocks, |window, block| {
+                    let run = groups[window][block as usize];
+                    let is_held = run.value.is_some_and(|value| self.sets.contains(value, holder.0));
+                    (is_held, run.start)
                 })
             });
         }
+    }
+
+    /// For each block, who holds it, and the first of the blocks before it that the same ones hold. Prompts of many requests begin alike, so a
+    /// holder is looked for once in many blocks.
+    fn runs(&self, hashes: &[u64]) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::with_capacity(hashes.len());
+        for (block, hash) in (0..).zip(hashes) {
+            let value = self.find(*hash);
+            let last = runs.last().filter(|last| last.value == value);
+            let start = last.map_or(block, |last| last.start);
+            runs.push(Run { value, start });
+        }
+        runs
     }
 
     /// So many blocks for every live holder.
