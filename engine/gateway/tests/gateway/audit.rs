@@ -125,6 +125,7 @@ async fn every_refused_credential_has_its_code_and_shows_the_key_that_it_was_abo
     row(&gateway, "scope".to_owned(), request, denied).await;
 }
 
+#[expect(clippy::too_many_lines, reason = "a table has one row per case")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_refused_request_has_its_code_and_what_was_known_of_it() {
     let engine = TestEngine::start(EngineOptions::default()).await;
@@ -307,7 +308,7 @@ async fn runs(engine: &TestEngine, is_it: impl Fn(&LoadReport) -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_end_at_an_engine_has_its_code() {
+async fn every_time_that_is_over_has_its_code() {
     let known = ("a", "fake");
     let (engine, gateway) = narrow("waiting: {maxWaitSeconds: 1}").await;
     engine.control.hold();
@@ -360,7 +361,11 @@ async fn every_end_at_an_engine_has_its_code() {
     )
     .await;
     engine.control.open();
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_leaves_and_whoever_comes_too_late_has_a_code() {
+    let known = ("a", "fake");
     let (engine, gateway) = narrow("").await;
     let _pace = engine.pace();
     let asked = gateway.request("a", COMPLETIONS, &with(1500, "stream", json!(true)));

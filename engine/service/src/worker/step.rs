@@ -105,6 +105,11 @@ impl Worker {
     /// There is nothing to run.
     fn rest(&mut self) {
         self.report_blocks();
+        // Planning may have ended the last sequences, whose time was over.
+        if !self.shared.host.live().is_empty() {
+            self.publish();
+            self.flush();
+        }
         // The scheduler plans something whenever a sequence exists and no step is in flight.
         assert!(
             self.shared.host.live().is_empty(),

@@ -229,3 +229,20 @@ pub(super) async fn a_request_ends_when_its_time_is_over(kind: Kind) {
     );
     fixture.assert_idle().await;
 }
+
+/// Nobody else's step would tell it.
+pub(super) async fn the_only_request_ends_when_its_time_is_over(kind: Kind) {
+    let fixture = Fixture::with(kind, Options::default()).await;
+    fixture.control.hold();
+    let only = GenerateRequest {
+        timeout_ms: 200,
+        ..request("only", &prompt(4, 0), 90_000)
+    };
+    let outputs = fixture.start(only).await;
+    let error = error_of(&fixture.step_until(collect(outputs)).await, 0);
+    assert_eq!(error.code(), ErrorCode::Deadline);
+    fixture.control.open();
+    fixture.assert_idle().await;
+    let next = collect(fixture.start(request("next", &prompt(4, 0), 5)).await).await;
+    assert_eq!(tokens_of(&next, 0), expected(&prompt(4, 0), 7, 5));
+}

@@ -58,6 +58,7 @@ suite! {
         many_streams_with_random_drops_leave_no_block_in_use
         a_slow_reader_loses_only_its_own_request
         a_request_ends_when_its_time_is_over
+        the_only_request_ends_when_its_time_is_over
     }
     refusals {
         a_full_queue_refuses_and_can_be_tried_again
