@@ -312,6 +312,11 @@ class Space:
                     found[kind, item["metadata"]["name"]] = {**item, "kind": kind}
         return found
 
+    def token(self, account, audience=None):
+        """A token of an account here, for the API server if for nobody else."""
+        body = {"spec": {"expirationSeconds": 3600, **({"audiences": [audience]} if audience else {})}}
+        return self.api.request("POST", self.api.path("ServiceAccount", self.name, account) + "/token", body)["status"]["token"]
+
     def events(self):
         """What the operator told about services here."""
         return [e for e in self.list("Event") if e.get("reportingController") == "kvasir.dev/operator"]

@@ -72,6 +72,40 @@ def test_a_replica_that_cannot_renew_stops_before_another_can_take_over(space, w
     complete(space, 1)
 
 
+@pytest.mark.parametrize("moment", ["before", "between", "after"])
+def test_secrets_that_are_deleted_around_a_take_over_come_back(api, space, operators, moment):
+    """No watch shows them, and nothing else happens here that a round could come from."""
+    one = operators(SHORT, "--resync=3600").wait_for("working")
+    two = operators(SHORT, "--resync=3600").wait_for("waiting")
+    create(space, 1)
+    space.ready("chat-0")
+    before = {name: item["metadata"]["uid"] for (kind, name), item in space.at_rest("chat-0").items() if kind == "Secret"}
+    pods = space.uids(name="chat-0")
+    assert len(before) == 5
+
+    def delete():
+        for name in before:
+            api.delete("Secret", space.name, name)
+
+    if moment == "before":
+        delete()
+    one.send(signal.SIGKILL)
+    one.process.wait()
+    if moment == "between":
+        delete()
+    two.wait_for("working", 30)
+    if moment == "after":
+        delete()
+
+    def back():
+        found = {name: space.get("Secret", name) for name in before}
+        return all(item and item["metadata"]["uid"] != before[name] for name, item in found.items())
+
+    wait_until(back, lambda: [item["metadata"]["name"] for item in space.list("Secret")], 30)
+    space.wait("CertificatesReady", "True", name="chat-0")
+    assert space.uids(name="chat-0") == pods
+
+
 def test_cut_connections_and_a_slow_api_server_lose_nothing(api, space, wire, operators):
     operators(port=wire.port).wait_for("working")
     count = 6

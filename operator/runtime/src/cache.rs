@@ -1,7 +1,7 @@
 //! What the watches and our own writes have shown of the cluster, by service, trimmed to what decisions read.
 //!
 //! Our own writes go in at once, so that a round sees what the round before did; an event that is older than what is here is
-//! dropped. Secrets aren't here: they are read by name when they are needed.
+//! dropped. What Secrets hold isn't here: they are read by name when they are needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -185,7 +185,30 @@ impl Cache {
         let Some(entry) = inner.services.get_mut(key) else {
             return false;
         };
-        entry.forget(reference, uid)
+        let same = entry.forget(reference, uid);
+        if entry.is_over() {
+            inner.services.remove(key);
+        }
+        same
+    }
+
+    /// All Secrets that were seen. What is left of a service that is gone is among them: no watch says when they have gone too.
+    pub(crate) fn secrets(&self) -> Vec<(ServiceKey, ObjectRef)> {
+        let inner = self.lock();
+        let of = |(key, entry): (&ServiceKey, &Entry)| {
+            let secrets = entry.children.keys().filter(|child| child.kind == Kind::Secret);
+            let named = secrets.map(|secret| (key.clone(), secret.clone()));
+            named.collect::<Vec<_>>()
+        };
+        inner.services.iter().flat_map(of).collect()
+    }
+
+    /// Whether an object that was seen has a newer version by now.
+    pub(crate) fn is_news(&self, key: &ServiceKey, reference: &ObjectRef, version: u64) -> bool {
+        let inner = self.lock();
+        let entry = inner.services.get(key);
+        let seen = entry.and_then(|entry| entry.children.get(reference));
+        seen.is_some_and(|seen| seen.version < version)
     }
 
     /// A watch shows an object no longer: it is gone, or it lost the label by which it is watched. Whether that is news. The next
@@ -523,5 +546,26 @@ mod tests {
         cache.put(&key, live("4"), 4, false);
         cache.wrote(&key, &live("4"));
         assert!(cache.snapshot(&key).strangers.is_empty());
+    }
+
+    #[test]
+    fn a_deleted_service_is_forgotten_with_the_last_secret_that_is_left_of_it() {
+        let key = ServiceKey {
+            namespace: "team".to_owned(),
+            base: "chat".to_owned(),
+        };
+        let cache = Cache::default();
+        let object = serde_json::json!({ "metadata": { "name": "chat-trust", "uid": "u", "resourceVersion": "5" } });
+        let secret = Live::new(Kind::Secret, object).unwrap();
+        cache.put(&key, live("1"), 1, false);
+        cache.put(&key, secret.clone(), 5, false);
+        cache.wrote(&key, &secret);
+        cache.forget(&key);
+        cache.vanish(&key, &live("1").reference, "u", 2);
+        assert_eq!(cache.secrets(), [(key.clone(), secret.reference.clone())]);
+        assert!(!cache.is_news(&key, &secret.reference, 5));
+        assert!(cache.is_news(&key, &secret.reference, 6));
+        assert!(cache.remove(&key, &secret.reference, "u"));
+        assert!(cache.lock().services.is_empty());
     }
 }

@@ -26,6 +26,7 @@ mod ownership;
 mod reconcile;
 mod reviewers;
 mod run;
+mod secrets;
 mod watch;
 
 pub use explain::{ExplainError, explain};

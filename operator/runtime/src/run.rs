@@ -161,7 +161,7 @@ impl Operator {
         let known = settings.borrow().known_kinds.clone();
         let mut synced = Vec::new();
         for kind in Kind::ALL {
-            // Secrets are read by name: nobody who can list them should run in a cluster without need.
+            // Secrets are read by name, see `secrets`: nobody who can list them should run in a cluster without need.
             if kind != Kind::Secret && (kind.is_native() || known.contains(&kind)) {
                 synced.push(spawn(&mut tasks, |ready| watcher.clone().children(kind, ready)));
             }
@@ -170,6 +170,7 @@ impl Operator {
         if self.options.scope == Scope::Cluster {
             synced.push(spawn(&mut tasks, |ready| watcher.clone().nodes(ready)));
         }
+        tasks.spawn(watcher.clone().secrets());
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = futures::future::join_all(synced) => {}

@@ -211,7 +211,7 @@ impl Watcher {
         }
     }
 
-    fn news(&self, key: &ServiceKey) {
+    pub(crate) fn news(&self, key: &ServiceKey) {
         let service = ObjectRef::new(&self.cache.name(key)).within(&key.namespace);
         // Nobody listens while the operator is stopping.
         self.trigger.send(service).ok();
