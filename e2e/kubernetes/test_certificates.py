@@ -4,6 +4,7 @@ import base64
 import contextlib
 import subprocess
 import threading
+import types
 
 import pytest
 from running import ACCOUNT, MERGE, NAME, typed, wait_until
@@ -169,6 +170,23 @@ def test_without_cert_manager_its_mode_is_refused(api, operators, space):
     assert not space.groups()
 
 
+def test_an_issuer_that_is_no_authority_is_named(authority, kind, operators, space):
+    operators().wait_for("working")
+    space.create(tls=MANAGED)
+    issuer = Issuer(space.api, space, authority)
+
+    def self_signed(uris, dns=(), days=1):
+        names = ",".join([f"URI:{uri}" for uri in uris] + [f"DNS:{name}" for name in dns])
+        authority.openssl("req", "-x509", *KEY, "-keyout", "tls.key", "-out", "tls.crt", "-days", str(days), "-subj", "/CN=leaf", "-addext", f"subjectAltName={names}")
+        content = {name: (authority.folder / name).read_bytes() for name in ("tls.crt", "tls.key")}
+        return {name: base64.b64encode(value).decode() for name, value in {**content, "ca.crt": content["tls.crt"]}.items()}
+
+    issuer.authority = types.SimpleNamespace(data=self_signed)
+    with issuer.working():
+        wait_until(lambda: "SelfSigned" in space.message("CertificatesReady"), lambda: space.status())
+    assert space.condition("CertificatesReady") == ("False", "IssueFailed")
+
+
 def give(space, authority, name, *uris):
     space.api.apply({**typed("Secret"), "type": "kubernetes.io/tls", "metadata": {"name": name, "namespace": space.name}, "data": authority.data(uris)})
 
@@ -201,6 +219,62 @@ def test_a_given_secret_is_judged_used_and_never_written(api, authority, operato
     api.delete("InferenceService", space.name, "chat")
     wait_until(lambda: not space.children(), lambda: list(space.children()))
     assert space.get("Secret", "given") and space.get("Secret", "ours")
+
+
+def test_48_the_mode_of_a_living_service_can_be_changed_and_changed_back(authority, operators, space):
+    """kserve PR#5716: the old mode lived on in some pods. Here every pod is replaced, and what only the old mode needs goes."""
+    operators().wait_for("working")
+    space.create()
+    space.ready()
+    own = [f"spiffe://kvasir.dev/ns/{space.name}/service/chat/{part}" for part in ("engine", "gateway")]
+    give(space, authority, "given", *own)
+    give(space, authority, "ours", OPERATOR)
+    made = {"chat-authority", "chat-trust", "chat-gateway-tls"}
+
+    def secrets():
+        return {item["metadata"]["name"] for item in space.list("Secret")}
+
+    def certificates(component):
+        return {volume["secret"]["secretName"] for pod in space.pods(component) for volume in pod["spec"]["volumes"] if volume["name"] == "tls"}
+
+    assert made <= secrets()
+    space.change({"tls": {"mode": "Provided", "secretName": "given", "operatorSecretName": "ours"}})
+    wait_until(lambda: all(certificates(component) == {"given"} for component in ("engine", "gateway")), "every pod has the given certificate", 120)
+    space.ready()
+    wait_until(lambda: not secrets() & made, secrets, 60)
+    space.change({"tls": {"mode": "Internal", "secretName": None, "operatorSecretName": None}})
+    wait_until(lambda: certificates("gateway") == {"chat-gateway-tls"} and "given" not in certificates("engine"), "every pod has its own again", 120)
+    space.ready()
+    assert made | {"given", "ours"} <= secrets()
+
+
+def test_an_authority_that_is_deleted_is_followed_by_another_and_trusted_as_long_as_it_is_needed(api, operators, space, tmp_path):
+    """Nothing is renewed at once, so no two pods ever disagree about whom to trust."""
+    operators("--resync=3600").wait_for("working")
+    space.create()
+    space.ready()
+    space.at_rest()
+    leaves = ["chat-g0-certificate", "chat-gateway-tls"]
+
+    def data(name):
+        return {key: base64.b64decode(value) for key, value in space.get("Secret", name)["data"].items()}
+
+    before = {name: data(name)["tls.crt"] for name in leaves}
+    api.delete("Secret", space.name, "chat-authority")
+    wait_until(lambda: data("chat-trust")["ca.crt"].count(b"BEGIN CERTIFICATE") == 2, "both are trusted", 40)
+    assert set(data("chat-authority")) == {"2.crt", "2.key"}
+    space.at_rest()
+    assert {name: data(name)["tls.crt"] for name in leaves} == before
+    # What comes is signed by the successor.
+    space.change({"replicas": 2})
+    wait_until(lambda: space.status().get("readyReplicas") == 2, lambda: space.status())
+    leaves.append(next(f"{group['metadata']['name']}-certificate" for group in space.groups() if group["metadata"]["name"] != "chat-g0"))
+    for shown in leaves:
+        for trusting in [*leaves, "chat-trust"]:
+            (tmp_path / "leaf").write_bytes(data(shown)["tls.crt"])
+            (tmp_path / "trust").write_bytes(data(trusting)["ca.crt"])
+            subprocess.run(["openssl", "verify", "-CAfile", tmp_path / "trust", tmp_path / "leaf"], check=True, capture_output=True)
+    space.wait("CertificatesReady", "True", "Issued")
 
 
 def test_a_gateway_may_review_tokens_while_its_service_has_that_mode(api, cluster, operators, space):

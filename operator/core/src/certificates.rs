@@ -6,6 +6,9 @@
 //! - An authority is rolled over in three steps with overlap. Its successor is trusted everywhere before it signs anything;
 //!   the old one is trusted until the last leaf that it signed has ended. So at every moment each side trusts whatever the
 //!   other side may present.
+//! - An authority whose key is lost, because somebody deleted its Secret, signs nothing any more and is trusted as long as a leaf of it is
+//!   left: its successor signs what is needed at once, and everything else when it is due. Whoever wants the old one to be trusted no
+//!   longer deletes the certificates that it signed too.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -53,6 +56,8 @@ pub struct Authority {
     pub not_before: Timestamp,
     /// When its life ends.
     pub not_after: Timestamp,
+    /// Its key is there.
+    pub can_sign: bool,
 }
 
 /// What to do about certificates now.
@@ -82,7 +87,7 @@ pub fn decide(
 ) -> CertificatePlan {
     let mut plan = CertificatePlan::default();
     let alive: Vec<&Authority> = authorities.iter().filter(|a| now < a.not_after).collect();
-    let newest = alive.iter().max_by_key(|a| a.serial);
+    let newest = alive.iter().filter(|a| a.can_sign).max_by_key(|a| a.serial);
     plan.new_authority = newest.is_none_or(|a| now >= middle(a.not_before, a.not_after));
     let signer = signer(&alive, now);
     plan.signer = signer.map(|a| a.serial);
@@ -122,12 +127,14 @@ fn earliest(a: Option<Timestamp>, b: Timestamp) -> Timestamp {
     a.map_or(b, |a| a.min(b))
 }
 
-/// The newest authority that has been trusted long enough. The very first signs at once: nobody trusts anything else yet.
+/// The newest authority that has been trusted long enough. The very first signs at once: nobody trusts anything else yet, or nobody else
+/// can sign.
 fn signer<'a>(alive: &[&'a Authority], now: Timestamp) -> Option<&'a Authority> {
+    let able = || alive.iter().filter(|a| a.can_sign);
     let settled = |a: &&&Authority| now.duration_since(a.not_before) >= TRUST_FIRST;
-    let newest_settled = alive.iter().filter(settled).max_by_key(|a| a.serial);
+    let newest_settled = able().filter(settled).max_by_key(|a| a.serial);
     newest_settled
-        .or_else(|| alive.iter().min_by_key(|a| a.serial))
+        .or_else(|| able().min_by_key(|a| a.serial))
         .copied()
 }
 
@@ -136,7 +143,9 @@ fn trusted(alive: &[&Authority], leaves: &[Leaf], signer: Option<&Authority>) ->
     let signing = signer.map_or(0, |a| a.serial);
     let mut all: Vec<u64> = alive
         .iter()
-        .filter(|a| a.serial >= signing || leaves.iter().any(|leaf| leaf.authority == a.serial))
+        .filter(|a| {
+            (a.can_sign && a.serial >= signing) || leaves.iter().any(|leaf| leaf.authority == a.serial)
+        })
         .map(|a| a.serial)
         .collect();
     all.sort_unstable();
@@ -178,6 +187,7 @@ mod tests {
             serial,
             not_before: at(from),
             not_after: at(from) + AUTHORITY_LIFE,
+            can_sign: true,
         }
     }
 
@@ -242,6 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_key_renews_nothing_and_its_authority_is_trusted_until_its_last_leaf_ends() {
+        let lost = Authority {
+            can_sign: false,
+            ..authority(1, 0)
+        };
+        let leaves = [leaf(Subject::Gateway, 1, 0)];
+        assert!(decide(&[Subject::Gateway], &leaves, &[lost], LIFE, at(60)).new_authority);
+        let both = [lost, authority(2, 60)];
+        let wanted = [Subject::Gateway, group("new")];
+        let plan = decide(&wanted, &leaves, &both, LIFE, at(60));
+        assert_eq!((plan.signer, plan.trust), (Some(2), vec![1, 2]));
+        assert_eq!(plan.issue, [group("new")], "nothing else can wait");
+        assert!(!plan.new_authority);
+        let renewed = [leaf(Subject::Gateway, 2, 720), leaf(group("new"), 2, 60)];
+        assert_eq!(decide(&wanted, &renewed, &both, LIFE, at(720)).trust, [2]);
+    }
+
+    #[test]
     fn a_shorter_validity_takes_effect_at_once() {
         let leaves = [leaf(Subject::Gateway, 1, 0)];
         let plan = decide(
@@ -255,12 +283,17 @@ mod tests {
     }
 
     proptest! {
-        /// Half a year in steps of irregular length: what is presented is always trusted and never over.
+        /// Half a year in steps of irregular length, in which keys of authorities are lost: what is presented is always trusted and never over.
         #[test]
-        fn at_every_moment_every_leaf_is_valid_and_trusted(steps in prop::collection::vec(1..600i64, 100..400)) {
+        fn at_every_moment_every_leaf_is_valid_and_trusted(
+            steps in prop::collection::vec((1..600i64, prop::bool::weighted(0.02)), 100..400),
+        ) {
             let wanted = [Subject::Gateway, group("a")];
-    let (mut authorities, mut leaves, mut minute) = (Vec::<Authority>::new(), Vec::<Leaf>::new(), 0);
-            for step in steps {
+            let (mut authorities, mut leaves, mut minute) = (Vec::<Authority>::new(), Vec::<Leaf>::new(), 0);
+            for (step, loses_keys) in steps {
+                for authority in authorities.iter_mut().filter(|_| loses_keys) {
+                    authority.can_sign = false;
+                }
                 // A step of the operator, repeated until it has nothing more to do now.
                 for _ in 0..3 {
                     let now = at(minute);

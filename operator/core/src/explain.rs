@@ -139,7 +139,7 @@ fn trouble(pod: &PodView, nodes: &BTreeMap<String, NodeView>) -> Option<String> 
         if !ended.reason.is_empty() {
             say(&mut text, format_args!(" ({})", ended.reason));
         }
-        if let Some(line) = ended.message.as_deref().and_then(|m| m.trim().lines().last()) {
+        if let Some(line) = ended.last_line() {
             say(&mut text, format_args!(": {line}"));
         }
     }
@@ -155,7 +155,9 @@ fn trouble(pod: &PodView, nodes: &BTreeMap<String, NodeView>) -> Option<String> 
 }
 
 fn node_trouble(name: &str, node: &NodeView) -> Option<String> {
-    if node.not_ready_since.is_some() {
+    if node.not_ready_since.is_some() && node.out_of_service {
+        Some(format!("Node {name} is out of service."))
+    } else if node.not_ready_since.is_some() {
         Some(format!("Node {name} doesn't answer."))
     } else if node.no_execute {
         Some(format!("Node {name} evicts its pods."))
@@ -264,8 +266,12 @@ fn advice(status: &InferenceServiceStatus) -> Option<&'static str> {
         .iter()
         .filter_map(|kind| status.conditions.iter().find(|c| c.type_ == kind.as_str()))
         .filter(|c| c.status == "False" && c.type_ != "Progressing" && c.type_ != "Degraded");
-    let reasons = bad.map(|c| c.reason.as_str());
-    reasons.chain([ready.reason.as_str()]).find_map(remedy).or(Some(
+    let degraded = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Degraded" && c.status == "True");
+    let reasons = bad.chain([ready]).chain(degraded).map(|c| c.reason.as_str());
+    reasons.into_iter().find_map(remedy).or(Some(
         "wait: nothing is known to be wrong; look again in a minute.",
     ))
 }
@@ -307,6 +313,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
             "read the log of the pod that is named (kubectl logs POD --previous); exit code 137 means that it needed more memory than its limit."
         }
         "DeploymentUnavailable" => "look at the gateway's pods: kubectl describe deployment.",
+        "NodeLost" => {
+            "bring the node back, or taint it with node.kubernetes.io/out-of-service=:NoExecute if it is off for good; groups move by themselves."
+        }
         "Suspended" => "set spec.suspend to false.",
         "ScaledToZero" => "set spec.replicas to at least 1.",
         _ => return None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
 use kvasir_operator_api::{InferenceServiceStatus, labels};
 use serde_json::Value;
@@ -11,6 +11,10 @@ use crate::child::{Kind, Live, ObjectRef};
 use crate::contest::Undone;
 use crate::enforcement::Enforcement;
 use crate::outcomes::Outcomes;
+
+/// Taint of a node that somebody has found to be off. Kubernetes itself deletes such a node's pods for good then, which nobody else may do:
+/// a node that only doesn't answer may still run them (Kubernetes, "Non-graceful node shutdown handling").
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Name of the engine's container.
 pub const ENGINE_CONTAINER: &str = "engine";
@@ -282,6 +286,8 @@ pub struct NodeView {
     pub no_execute: bool,
     /// Since when it doesn't answer.
     pub not_ready_since: Option<Timestamp>,
+    /// Somebody says that it is off, and that its pods may be forgotten: the taint `node.kubernetes.io/out-of-service`.
+    pub out_of_service: bool,
 }
 
 impl NodeView {
@@ -292,15 +298,15 @@ impl NodeView {
             .status
             .as_ref()
             .and_then(|status| status.conditions.as_ref()?.iter().find(|c| c.type_ == "Ready"));
+        let taints = spec.taints.iter().flatten();
         // The node lifecycle controller's own taints say that the node doesn't answer: that is judged by its condition.
         let own = |key: &str| key.starts_with("node.kubernetes.io/");
         Self {
             cordoned: spec.unschedulable.unwrap_or_default(),
-            no_execute: spec
-                .taints
-                .iter()
-                .flatten()
-                .any(|t| t.effect == "NoExecute" && !own(&t.key)),
+            no_execute: taints
+                .clone()
+                .any(|t| t.effect == "NoExecute" && (!own(&t.key) || t.key == OUT_OF_SERVICE)),
+            out_of_service: taints.clone().any(|t| t.key == OUT_OF_SERVICE),
             not_ready_since: ready
                 .filter(|c| c.status != "True")
                 .and_then(|c| c.last_transition_time.as_ref().map(|time| time.0)),
@@ -310,6 +316,17 @@ impl NodeView {
     /// Its pods should go elsewhere while they still run.
     pub fn is_leaving(&self) -> bool {
         self.cordoned || self.no_execute
+    }
+
+    /// Since when its pods count as lost: after `patience` without an answer, or at once where somebody says that it is off.
+    pub fn lost_since(&self, patience: SignedDuration) -> Option<Timestamp> {
+        let silent = self.not_ready_since?;
+        let wait = if self.out_of_service {
+            SignedDuration::ZERO
+        } else {
+            patience
+        };
+        Some(silent.saturating_add(wait).unwrap_or(Timestamp::MAX))
     }
 }
 
@@ -409,5 +426,29 @@ mod tests {
         );
         assert_eq!(last_line(" \n"), None);
         assert_eq!(last_line("{}").as_deref(), Some("{}"));
+    }
+
+    #[test]
+    fn a_node_is_lost_after_a_while_and_at_once_where_somebody_says_that_it_is_off() {
+        let node = |ready: &str, taint: &str| -> NodeView {
+            let node = serde_json::json!({
+                "spec": { "taints": [{ "key": taint, "effect": "NoExecute" }] },
+                "status": { "conditions": [
+                    { "type": "Ready", "status": ready, "lastTransitionTime": "2026-11-30T00:00:00Z" },
+                ] },
+            });
+            NodeView::new(&serde_json::from_value(node).unwrap())
+        };
+        let patience = SignedDuration::from_mins(1);
+        let silent: Timestamp = "2026-11-30T00:00:00Z".parse().unwrap();
+        let unreachable = node("Unknown", "node.kubernetes.io/unreachable");
+        assert_eq!(unreachable.lost_since(patience), Some(silent + patience));
+        assert!(!unreachable.is_leaving());
+        let off = node("Unknown", OUT_OF_SERVICE);
+        assert_eq!(off.lost_since(patience), Some(silent));
+        // A node that answers isn't off, whatever somebody says; its pods are evicted by the taint.
+        let answers = node("True", OUT_OF_SERVICE);
+        assert_eq!(answers.lost_since(patience), None);
+        assert!(answers.is_leaving());
     }
 }

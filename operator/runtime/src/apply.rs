@@ -78,6 +78,18 @@ pub(crate) enum ApplyError {
 }
 
 impl ApplyError {
+    /// What couldn't be done, in one word for figures.
+    pub(crate) fn what(&self) -> &'static str {
+        match self {
+            Self::Write { .. } | Self::Answer(_) => "write",
+            Self::Delete { .. } => "delete",
+            Self::Pod { .. } => "pod",
+            Self::Read { .. } => "read",
+            Self::Foreign(_) => "foreign",
+            Self::Changed(_) => "changed",
+        }
+    }
+
     /// The API server's own error, where there is one.
     pub(crate) fn source_error(&self) -> Option<&kube::Error> {
         match self {

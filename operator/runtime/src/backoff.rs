@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Pause after the first failure.
 const FIRST: Duration = Duration::from_millis(500);
 /// Longest pause.
-const LONGEST: Duration = Duration::from_mins(5);
+pub(crate) const LONGEST: Duration = Duration::from_mins(5);
 /// Pause after the first conflict: somebody else wrote, and the watch is about to say what.
 const CONFLICT: Duration = Duration::from_millis(50);
 /// Longest pause after conflicts.

@@ -192,12 +192,15 @@ impl Cache {
         same
     }
 
-    /// All Secrets that were seen. What is left of a service that is gone is among them: no watch says when they have gone too.
-    pub(crate) fn secrets(&self) -> Vec<(ServiceKey, ObjectRef)> {
+    /// Objects that were seen and that no watch shows: Secrets, and what lacks our label. What is left of a service that is gone is among
+    /// them: nothing else says when that goes too.
+    pub(crate) fn unwatched(&self) -> Vec<(ServiceKey, ObjectRef)> {
         let inner = self.lock();
         let of = |(key, entry): (&ServiceKey, &Entry)| {
-            let secrets = entry.children.keys().filter(|child| child.kind == Kind::Secret);
-            let named = secrets.map(|secret| (key.clone(), secret.clone()));
+            let is_unwatched =
+                |child: &&ObjectRef| child.kind == Kind::Secret || entry.strangers.contains_key(*child);
+            let named = entry.children.keys().filter(is_unwatched);
+            let named = named.map(|object| (key.clone(), object.clone()));
             named.collect::<Vec<_>>()
         };
         inner.services.iter().flat_map(of).collect()
@@ -555,14 +558,15 @@ mod tests {
             base: "chat".to_owned(),
         };
         let cache = Cache::default();
-        let object = serde_json::json!({ "metadata": { "name": "chat-trust", "uid": "u", "resourceVersion": "5" } });
+        let object =
+            serde_json::json!({ "metadata": { "name": "chat-trust", "uid": "u", "resourceVersion": "5" } });
         let secret = Live::new(Kind::Secret, object).unwrap();
         cache.put(&key, live("1"), 1, false);
         cache.put(&key, secret.clone(), 5, false);
         cache.wrote(&key, &secret);
         cache.forget(&key);
         cache.vanish(&key, &live("1").reference, "u", 2);
-        assert_eq!(cache.secrets(), [(key.clone(), secret.reference.clone())]);
+        assert_eq!(cache.unwatched(), [(key.clone(), secret.reference.clone())]);
         assert!(!cache.is_news(&key, &secret.reference, 5));
         assert!(cache.is_news(&key, &secret.reference, 6));
         assert!(cache.remove(&key, &secret.reference, "u"));

@@ -81,18 +81,24 @@ impl Health {
 struct Shared {
     health: Arc<Health>,
     metrics: Arc<Metrics>,
+    idle: Duration,
 }
 
-/// Serves until `stop`.
+/// Serves until `stop`. `idle` is the longest time without a round that is healthy while there are services.
 pub(crate) async fn serve(
     address: SocketAddr,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
+    idle: Duration,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving health and metrics");
-    let shared = Arc::new(Shared { health, metrics });
+    let shared = Arc::new(Shared {
+        health,
+        metrics,
+        idle,
+    });
     let routes = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -139,6 +145,15 @@ async fn healthz(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     }
     if oldest > ROUND_HANGS {
         let text = format!("a round has been running for {} s\n", oldest.as_secs());
+        return (StatusCode::INTERNAL_SERVER_ERROR, text);
+    }
+    let idle = shared.metrics.idle();
+    if idle > shared.idle {
+        let text = format!(
+            "no round has begun for {} s, although services are looked at again after {} s at the latest\n",
+            idle.as_secs(),
+            shared.idle.as_secs() / 2
+        );
         return (StatusCode::INTERNAL_SERVER_ERROR, text);
     }
     (StatusCode::OK, "ok\n".to_owned())

@@ -26,7 +26,7 @@ mod ownership;
 mod reconcile;
 mod reviewers;
 mod run;
-mod secrets;
+mod unwatched;
 mod watch;
 
 pub use explain::{ExplainError, explain};

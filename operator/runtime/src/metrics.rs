@@ -3,12 +3,13 @@
 //! What the operator did is counted where it happens. What services are is read from the watched services at the moment of
 //! the scrape, so that nothing about a deleted service stays.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::child::Kind;
 use prometheus_client::collector::Collector;
@@ -38,19 +39,38 @@ pub(crate) enum Outcome {
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
     rounds: Family<Labels, Counter>,
+    failures: Family<Labels, Counter>,
     round_seconds: Histogram,
     requests: Family<Labels, Counter>,
     undone: Family<Labels, Counter>,
     watch_failures: Family<Labels, Counter>,
     leader: Gauge,
     running: Arc<Running>,
+    services: OnceLock<Store<InferenceService>>,
 }
 
-/// Rounds in progress, for the liveness probe.
+/// Rounds in progress and to come, for the liveness probe and the queue's length.
 #[derive(Debug, Default)]
 struct Running {
     next: AtomicU64,
-    since: Mutex<std::collections::BTreeMap<u64, Instant>>,
+    since: Mutex<BTreeMap<u64, Instant>>,
+    /// Services with news that no round has begun to look at.
+    due: Mutex<BTreeSet<String>>,
+    /// When the last round began.
+    last: Mutex<Option<Instant>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a service is called in the queue.
+fn queued(service: &ObjectRef<InferenceService>) -> String {
+    format!(
+        "{}/{}",
+        service.namespace.as_deref().unwrap_or_default(),
+        service.name
+    )
 }
 
 /// A round in progress.
@@ -79,11 +99,7 @@ impl Round<'_> {
 
 impl Drop for Round<'_> {
     fn drop(&mut self) {
-        let mut since = self.metrics.running.since.lock();
-        since.as_deref_mut().map_or_else(
-            |poisoned| poisoned.get_mut().remove(&self.id),
-            |s| s.remove(&self.id),
-        );
+        lock(&self.metrics.running.since).remove(&self.id);
     }
 }
 
@@ -92,6 +108,12 @@ impl Metrics {
         let mut registry = Registry::with_prefix("kvasir_operator");
         let rounds = Family::default();
         registry.register("reconciles", "Rounds, by how they ended", rounds.clone());
+        let failures = Family::default();
+        registry.register(
+            "reconcile_failures",
+            "Rounds that didn't come to their end, by what couldn't be done",
+            failures.clone(),
+        );
         // From a round that only computes to one that creates a service's objects on a slow API server.
         let buckets = [0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0];
         let round_seconds = Histogram::new(buckets);
@@ -126,27 +148,47 @@ impl Metrics {
         Self {
             registry: Mutex::new(registry),
             rounds,
+            failures,
             round_seconds,
             requests,
             undone,
             watch_failures,
             leader,
             running: Arc::default(),
+            services: OnceLock::new(),
         }
     }
 
     /// Adds the figures that are read at the moment of a scrape.
     pub(crate) fn observe(&self, services: Store<InferenceService>, cache: Arc<Cache>) {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.register_collector(Box::new(Observed { services, cache }));
+        // Watched once in a process's life.
+        self.services.set(services.clone()).ok();
+        lock(&self.running.last).get_or_insert_with(Instant::now);
+        let running = Arc::clone(&self.running);
+        lock(&self.registry).register_collector(Box::new(Observed {
+            services,
+            cache,
+            running,
+        }));
+    }
+
+    /// There is news of a service.
+    pub(crate) fn due(&self, service: &ObjectRef<InferenceService>) {
+        lock(&self.running.due).insert(queued(service));
+    }
+
+    /// There was news of a service, which is gone.
+    pub(crate) fn gone(&self, service: &ObjectRef<InferenceService>) {
+        lock(&self.running.due).remove(&queued(service));
     }
 
     /// A round begins.
-    pub(crate) fn round(&self) -> Round<'_> {
+    pub(crate) fn round(&self, service: &ObjectRef<InferenceService>) -> Round<'_> {
         let id = self.running.next.fetch_add(1, Ordering::Relaxed);
         let begin = Instant::now();
-        let mut since = self.running.since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.insert(id, begin);
+        lock(&self.running.since).insert(id, begin);
+        lock(&self.running.due).remove(&queued(service));
+        *lock(&self.running.last) = Some(begin);
         Round {
             metrics: self,
             id,
@@ -156,8 +198,22 @@ impl Metrics {
 
     /// How long the oldest round has been running.
     pub(crate) fn oldest_round(&self) -> Duration {
-        let since = self.running.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = lock(&self.running.since);
         since.values().min().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// How long no round has begun, where there are services to look at.
+    pub(crate) fn idle(&self) -> Duration {
+        let services = self.services.get().map(Store::state).unwrap_or_default();
+        let some_live = services.iter().any(|s| s.metadata.deletion_timestamp.is_none());
+        let last = lock(&self.running.last).filter(|_| some_live);
+        last.map_or(Duration::ZERO, |last| last.elapsed())
+    }
+
+    /// A round didn't come to its end, because that couldn't be done.
+    pub(crate) fn failed(&self, reason: &str) {
+        let labels = vec![("reason", reason.to_owned())];
+        self.failures.get_or_create(&labels).inc();
     }
 
     pub(crate) fn lead(&self, leads: bool) {
@@ -202,7 +258,7 @@ impl Metrics {
 
     /// All figures as text.
     pub(crate) fn render(&self) -> String {
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = lock(&self.registry);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {
             tracing::warn!(%error, "the figures can't be rendered");
@@ -215,6 +271,7 @@ impl Metrics {
 struct Observed {
     services: Store<InferenceService>,
     cache: Arc<Cache>,
+    running: Arc<Running>,
 }
 
 impl std::fmt::Debug for Observed {
@@ -239,6 +296,11 @@ impl Collector for Observed {
             let value = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
             value.encode(metric.encode_family(&[("kind", kind)])?)?;
         }
+        let help = "Services with news that wait for a round";
+        let mut metric = encoder.encode_descriptor("queue_length", help, None, MetricType::Gauge)?;
+        let waiting = lock(&self.running.due).len();
+        let value = ConstGauge::new(i64::try_from(waiting).unwrap_or(i64::MAX));
+        value.encode(metric.encode_family::<[(&str, &str); 0]>(&[])?)?;
         let help = "A condition of a service with its status and reason; always 1";
         let name = "service_condition";
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -261,7 +323,7 @@ impl Collector for Observed {
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for service in &services {
             let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-            let mut states = std::collections::BTreeMap::<String, i64>::new();
+            let mut states = BTreeMap::<String, i64>::new();
             for group in service.status.iter().flat_map(|status| &status.groups) {
                 *states.entry(format!("{:?}", group.state)).or_default() += 1;
             }

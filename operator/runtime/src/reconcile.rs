@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
@@ -69,6 +70,17 @@ impl RoundError {
         }
     }
 
+    /// What couldn't be done, in one word for figures.
+    fn what(&self) -> &'static str {
+        match self {
+            Self::Status { .. } => "status",
+            Self::Stale => "stale",
+            Self::Apply(error) | Self::Certificates(CertificateError::Write(error)) => error.what(),
+            Self::Certificates(CertificateError::Make(_) | CertificateError::Random) => "certificate",
+            Self::TooLong => "time",
+        }
+    }
+
     /// Somebody else wrote at the same time.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Stale) || matches!(self.apply_error(), Some(ApplyError::Changed(_)))
@@ -107,11 +119,14 @@ pub(crate) async fn reconcile(
     service: Arc<InferenceService>,
     context: Arc<Context>,
 ) -> Result<Action, RoundError> {
-    let round = context.metrics.round();
+    let round = context.metrics.round(&ObjectRef::from_obj(&*service));
     let result = match tokio::time::timeout(ROUND, work(&service, &context)).await {
         Ok(result) => result,
         Err(_) => Err(RoundError::TooLong),
     };
+    if let Err(error) = &result {
+        context.metrics.failed(error.what());
+    }
     round.end(match &result {
         Ok(_) => Outcome::Done,
         Err(error) if error.is_conflict() => Outcome::Conflict,

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
+use crate::backoff::{self, Backoff};
 use crate::cache::Cache;
 use crate::cluster::{self, ClusterError};
 use crate::enforcement;
@@ -75,6 +75,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), RunErr
         options.listen,
         Arc::clone(&health),
         Arc::clone(&metrics),
+        // Twice the longest pause that a service is left alone for, whether its round came to its end or failed.
+        2 * options.settings.resync.unsigned_abs().max(backoff::LONGEST),
         stop.clone(),
     )
     .await
@@ -161,7 +163,7 @@ impl Operator {
         let known = settings.borrow().known_kinds.clone();
         let mut synced = Vec::new();
         for kind in Kind::ALL {
-            // Secrets are read by name, see `secrets`: nobody who can list them should run in a cluster without need.
+            // Secrets are read by name, see `unwatched`: nobody who can list them should run in a cluster without need.
             if kind != Kind::Secret && (kind.is_native() || known.contains(&kind)) {
                 synced.push(spawn(&mut tasks, |ready| watcher.clone().children(kind, ready)));
             }
@@ -170,7 +172,7 @@ impl Operator {
         if self.options.scope == Scope::Cluster {
             synced.push(spawn(&mut tasks, |ready| watcher.clone().nodes(ready)));
         }
-        tasks.spawn(watcher.clone().secrets());
+        tasks.spawn(watcher.clone().unwatched());
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             _ = futures::future::join_all(synced) => {}
@@ -219,7 +221,9 @@ impl Operator {
             .debounce(DEBOUNCE);
         let changed = stream.map(|service| ReconcileRequest::from(reflector::ObjectRef::from_obj(&service)));
         let news = tokio_stream(news).map(ReconcileRequest::from);
+        let metrics = Arc::clone(&self.metrics);
         let queue = futures::stream::select(changed, news)
+            .inspect(move |request| metrics.due(&request.obj_ref))
             .take_until(stop.clone().cancelled_owned())
             .map(Ok::<_, Infallible>);
         let work = controller::applier(
@@ -230,7 +234,13 @@ impl Operator {
             queue,
             config,
         )
-        .for_each(|_| async {});
+        .for_each(|ended| {
+            if let Err(controller::Error::ObjectNotFound(service)) = &ended {
+                self.metrics
+                    .gone(&reflector::ObjectRef::clone(service).into_kind_unchecked(()));
+            }
+            async {}
+        });
         let mut work = std::pin::pin!(work);
         tokio::select! {
             () = &mut work => return,

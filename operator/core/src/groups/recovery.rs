@@ -14,7 +14,7 @@ use kvasir_operator_api::{GroupState, MAX_MESSAGE_BYTES, RankFailure, Reason, Re
 
 use super::Decisions;
 use super::view::Group;
-use crate::observed::{Observed, PodView};
+use crate::observed::{OUT_OF_SERVICE, Observed, PodView};
 use crate::settings::Settings;
 use crate::text::clip;
 use crate::validate::Validated;
@@ -38,6 +38,9 @@ pub fn decide(
         forget_window(&service.spec.restart_policy, group, now);
         if group.lost && group.memory.state != GroupState::Draining {
             tell_lost(observed, group, decisions);
+        }
+        if let Some(due) = group.lost_since.filter(|_| !group.lost) {
+            decisions.look_at(due);
         }
         restart(&service.spec.restart_policy, group, settings, now, decisions);
         watch_for_pods(group, now, decisions);
@@ -197,7 +200,8 @@ fn tell_lost(observed: &Observed, group: &Group, decisions: &mut Decisions) {
             true,
             Reason::NodeLost,
             format!(
-                "group {}: node {node} doesn't answer; a replacement is started",
+                "group {}: node {node} doesn't answer; a replacement is started. If the node is off for good, kubectl taint nodes {node} \
+                 {OUT_OF_SERVICE}=:NoExecute lets Kubernetes forget its pods",
                 group.memory.id
             ),
         );

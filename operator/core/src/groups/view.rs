@@ -22,8 +22,10 @@ pub struct Group {
     pub joins: Timestamp,
     /// A node under it takes no new pods or evicts them.
     pub leaving: bool,
-    /// A node under it doesn't answer.
+    /// A node under it doesn't answer, and its pods count as lost.
     pub lost: bool,
+    /// Since when, or from when on if the node goes on not answering.
+    pub lost_since: Option<Timestamp>,
     /// Requests that run, where it reports them.
     pub running: Option<u32>,
 }
@@ -101,10 +103,10 @@ fn group(
         .filter_map(|pod| observed.nodes.get(pod.node.as_ref()?))
         .collect();
     let leaving = nodes.iter().any(|node| node.is_leaving());
-    let lost = nodes.iter().any(|node| {
-        let since = node.not_ready_since;
-        since.is_some_and(|since| now.duration_since(since) >= settings.node_lost_after)
-    });
+    let lost_since = nodes
+        .iter()
+        .filter_map(|node| node.lost_since(settings.node_lost_after))
+        .min();
     memory.evacuating_since = match (leaving, memory.evacuating_since.take()) {
         (true, Some(since)) => Some(since),
         (true, None) => Some(Time(now)),
@@ -123,7 +125,8 @@ fn group(
         pods,
         ready,
         leaving,
-        lost,
+        lost: lost_since.is_some_and(|since| now >= since),
+        lost_since,
         running: load.map(|load| load.running),
     };
     group.memory.state = state(&group, whole);

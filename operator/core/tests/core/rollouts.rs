@@ -484,6 +484,21 @@ fn a_lost_node_gets_a_replacement_group_under_a_new_id() {
 }
 
 #[test]
+fn a_node_that_is_declared_out_of_service_is_left_at_once() {
+    let mut fake = ready(1);
+    let name = fake.status().groups[0].node.clone().unwrap();
+    fake.nodes.get_mut(&name).unwrap().not_ready_since = Some(fake.now);
+    fake.tick(5);
+    let plan = fake.reconcile();
+    assert_eq!(fake.sets().len(), 1);
+    assert!(plan.look_again <= fake.now + SignedDuration::from_secs(55));
+    fake.nodes.get_mut(&name).unwrap().out_of_service = true;
+    fake.reconcile();
+    assert_eq!(fake.condition("Degraded").1, "NodeLost");
+    assert_eq!(fake.sets().len(), 2);
+}
+
+#[test]
 fn a_cordoned_node_is_left_without_a_gap_and_its_budget_opens() {
     let mut fake = ready(1);
     let budget = |fake: &Fake, id: i32| {

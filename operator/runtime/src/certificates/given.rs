@@ -8,9 +8,9 @@ use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, PRIVATE_KEY_KEY, TRUST_KEY};
 use kvasir_operator_core::observed::CertificatesView;
 use kvasir_operator_core::{Settings, Validated};
-use x509_parser::pem::parse_x509_pem;
+use x509_parser::pem::{Pem, parse_x509_pem};
 
-use super::held::{Data, names_of, text, validity};
+use super::held::{Data, KeyId, names_of, own_key, signing_key, text, validity};
 use super::{Found, Made, OwnIdentity, Secrets};
 
 /// How often Secrets are looked at while one of them lacks something.
@@ -104,10 +104,14 @@ pub(super) fn view(
     if expected.is_empty() {
         return None;
     }
+    let mut sound = Vec::new();
     for expected in expected {
         let found = secrets.get(&expected.secret).map(|found| &found.data);
         match judge(found, &expected.uris, now) {
-            Ok(end) => view.first_end = view.first_end.min(end),
+            Ok(end) => {
+                view.first_end = view.first_end.min(end);
+                sound.push((expected, found));
+            }
             Err(problem) => {
                 let why = refusal(children, &expected.secret);
                 let field = expected.field.map(|field| format!("{field}: "));
@@ -121,8 +125,76 @@ pub(super) fn view(
             }
         }
     }
+    view.problems.extend(strangers(service, &sound));
     view.missing = view.problems.len();
     Some(view)
+}
+
+/// Which of the certificates others wouldn't trust: each is shown to whoever has the authorities of another Secret, or of the same.
+fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<String> {
+    let read = |data: &Option<&Data>, key: &str| links(data.and_then(|data| text(data, key)));
+    let mut problems = Vec::new();
+    for (shown, data) in sound {
+        let chain = read(data, CERTIFICATE_KEY);
+        let field = shown.field.map(|field| format!("{field}: ")).unwrap_or_default();
+        let of_itself = chain.first().is_some_and(|leaf| leaf.issuer == leaf.subject);
+        if of_itself && service.spec.tls.mode == TlsMode::CertManager {
+            problems.push(format!(
+                "Secret {}: its certificate is signed by itself: spec.tls.issuerRef names an issuer of kind SelfSigned, which is no authority \
+                 that others could trust; name one of kind CA, for example one that a SelfSigned issuer made the certificate of",
+                shown.secret
+            ));
+            continue;
+        }
+        let stranger = sound.iter().find(|(_, other)| {
+            let authorities = read(other, TRUST_KEY);
+            !chain
+                .iter()
+                .any(|link| authorities.iter().any(|authority| authority.has_signed(link)))
+        });
+        if let Some((other, _)) = stranger {
+            problems.push(format!(
+                "{field}Secret {}: its certificate isn't signed by an authority in {TRUST_KEY} of Secret {}",
+                shown.secret, other.secret
+            ));
+        }
+    }
+    problems
+}
+
+/// Who signed a certificate, by name and key.
+struct Link {
+    issuer: Vec<u8>,
+    signing_key: KeyId,
+    subject: Vec<u8>,
+    own_key: KeyId,
+}
+
+impl Link {
+    /// Keys count where both certificates name them: two authorities may have one name.
+    fn has_signed(&self, other: &Self) -> bool {
+        let same_key = match (&self.own_key, &other.signing_key) {
+            (Some(own), Some(signing)) => own == signing,
+            _ => true,
+        };
+        self.subject == other.issuer && same_key
+    }
+}
+
+/// The certificates of a text, as far as they can be read.
+fn links(pem: Option<String>) -> Vec<Link> {
+    let pem = pem.unwrap_or_default();
+    let blocks = Pem::iter_from_buffer(pem.as_bytes()).filter_map(Result::ok);
+    let read = |block: Pem| {
+        let certificate = block.parse_x509().ok()?;
+        Some(Link {
+            issuer: certificate.issuer().as_raw().to_vec(),
+            signing_key: signing_key(&certificate),
+            subject: certificate.subject().as_raw().to_vec(),
+            own_key: own_key(&certificate),
+        })
+    };
+    blocks.filter_map(read).collect()
 }
 
 /// Why cert-manager hasn't issued a Certificate yet.
@@ -199,7 +271,9 @@ mod tests {
             "spec": { "model": { "source": { "pvc": { "claimName": "models" } } }, "tls": tls },
         });
         let service = serde_json::from_value(manifest).unwrap();
-        kvasir_operator_core::validate(&service, &Settings::default()).unwrap()
+        let mut settings = Settings::default();
+        settings.known_kinds.insert(Kind::Certificate);
+        kvasir_operator_core::validate(&service, &settings).unwrap()
     }
 
     fn provided() -> Validated {
@@ -216,16 +290,16 @@ mod tests {
         held::authorities(&data).pop().unwrap()
     }
 
-    fn secret(uris: &[&str], end: Timestamp) -> Found {
+    fn secret(signer: &HeldAuthority, uris: &[&str], end: Timestamp) -> Found {
         let names = Identity {
             dns: Vec::new(),
             uris: uris.iter().map(|uri| (*uri).to_owned()).collect(),
         };
-        let made = issue::leaf("other", &names, "x", &authority(), end, now()).unwrap();
+        let made = issue::leaf("other", &names, "x", signer, end, now()).unwrap();
         let data = [
             (CERTIFICATE_KEY.to_owned(), bytes(&made.certificate)),
             (PRIVATE_KEY_KEY.to_owned(), bytes(&made.key)),
-            (TRUST_KEY.to_owned(), bytes("trust")),
+            (TRUST_KEY.to_owned(), bytes(&signer.made.certificate)),
         ];
         Found {
             data: data.into(),
@@ -250,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_by_secret_and_key() {
-        let service = provided();
+        let (service, signer) = (provided(), authority());
         let later = now() + SignedDuration::from_hours(24);
         let mut secrets = Secrets::new();
         let problems = |secrets: &Secrets| look(&service, secrets).problems;
@@ -261,45 +335,104 @@ mod tests {
                 "spec.tls.operatorSecretName: Secret own: it doesn't exist yet"
             ]
         );
-        secrets.insert("own".to_owned(), secret(&[identity::OPERATOR], later));
-        let mut without = secret(&[ENGINE, GATEWAY], later);
+        secrets.insert("own".to_owned(), secret(&signer, &[identity::OPERATOR], later));
+        let mut without = secret(&signer, &[ENGINE, GATEWAY], later);
         without.data.remove(TRUST_KEY);
         secrets.insert("given".to_owned(), without);
         assert_eq!(
             problems(&secrets),
             ["spec.tls.secretName: Secret given: it has no ca.crt"]
         );
-        secrets.insert("given".to_owned(), secret(&[ENGINE], later));
+        secrets.insert("given".to_owned(), secret(&signer, &[ENGINE], later));
         assert_eq!(
             problems(&secrets),
             [format!(
                 "spec.tls.secretName: Secret given: its certificate doesn't carry the URI {GATEWAY}"
             )]
         );
-        secrets.insert("given".to_owned(), secret(&[ENGINE, GATEWAY], now()));
+        secrets.insert("given".to_owned(), secret(&signer, &[ENGINE, GATEWAY], now()));
         assert_eq!(
             problems(&secrets),
             ["spec.tls.secretName: Secret given: its certificate ended at 2026-11-30T00:00:00Z"]
         );
-        secrets.insert("given".to_owned(), secret(&[ENGINE, GATEWAY], later));
+        secrets.insert("given".to_owned(), secret(&signer, &[ENGINE, GATEWAY], later));
         let fine = look(&service, &secrets);
         assert_eq!((fine.problems, fine.first_end), (Vec::new(), later));
     }
 
     #[test]
+    fn certificates_that_others_would_not_trust_are_said() {
+        let (service, signer, namesake) = (provided(), authority(), authority());
+        let later = now() + SignedDuration::from_hours(24);
+        let mut secrets = Secrets::new();
+        secrets.insert("given".to_owned(), secret(&signer, &[ENGINE, GATEWAY], later));
+        secrets.insert("own".to_owned(), secret(&namesake, &[identity::OPERATOR], later));
+        assert_eq!(
+            look(&service, &secrets).problems,
+            [
+                "spec.tls.secretName: Secret given: its certificate isn't signed by an authority in ca.crt of Secret own",
+                "spec.tls.operatorSecretName: Secret own: its certificate isn't signed by an authority in ca.crt of Secret given"
+            ]
+        );
+        // Each trusts both.
+        let both = format!("{}{}", namesake.made.certificate, signer.made.certificate);
+        for found in secrets.values_mut() {
+            found.data.insert(TRUST_KEY.to_owned(), bytes(&both));
+        }
+        assert!(look(&service, &secrets).problems.is_empty());
+    }
+
+    #[test]
+    fn a_self_signed_issuer_of_cert_manager_is_named_as_the_cause() {
+        let service = service(&json!({ "mode": "CertManager", "issuerRef": { "name": "x" } }));
+        let own = authority();
+        let subject = [Subject::Gateway];
+        let mut secrets = Secrets::new();
+        // An authority's certificate is one that is signed by itself.
+        let mut found = secret(
+            &own,
+            &[identity::OPERATOR],
+            now() + SignedDuration::from_hours(24),
+        );
+        let named = view(&service, &[], &subject, &secrets, &Settings::default(), now()).unwrap();
+        assert_eq!(named.missing, 2);
+        found
+            .data
+            .insert(CERTIFICATE_KEY.to_owned(), bytes(&self_signed()));
+        secrets.insert("chat-operator-tls".to_owned(), found);
+        let clock = now() + CLOCK_SKEW;
+        let named = view(&service, &[], &[], &secrets, &Settings::default(), clock).unwrap();
+        assert_eq!(named.problems.len(), 1);
+        assert!(named.problems[0].contains("SelfSigned"), "{:?}", named.problems);
+    }
+
+    /// What an issuer of kind SelfSigned makes for the operator.
+    fn self_signed() -> String {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let name = identity::OPERATOR.try_into().unwrap();
+        params.subject_alt_names.push(rcgen::SanType::URI(name));
+        params
+            .self_signed(&rcgen::KeyPair::generate().unwrap())
+            .unwrap()
+            .pem()
+    }
+
+    #[test]
     fn the_operator_presents_what_it_was_given_and_nothing_else() {
+        let signer = authority();
         let later = now() + SignedDuration::from_hours(24);
         let own = |service: &Validated, secrets: &Secrets| own(service, secrets, now() + CLOCK_SKEW);
         let mut secrets = Secrets::new();
         assert!(own(&provided(), &secrets).is_none());
-        secrets.insert("own".to_owned(), secret(&[ENGINE], later));
+        secrets.insert("own".to_owned(), secret(&signer, &[ENGINE], later));
         assert!(
             own(&provided(), &secrets).is_none(),
             "it isn't called the operator"
         );
-        secrets.insert("own".to_owned(), secret(&[identity::OPERATOR], later));
+        secrets.insert("own".to_owned(), secret(&signer, &[identity::OPERATOR], later));
         let found = own(&provided(), &secrets).unwrap();
-        assert_eq!((found.trust.as_str(), found.until), ("trust", later));
+        assert_eq!((found.trust, found.until), (signer.made.certificate, later));
         let without = service(&json!({ "mode": "Provided", "secretName": "own" }));
         assert!(own(&without, &secrets).is_none());
     }

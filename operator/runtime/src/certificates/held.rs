@@ -9,20 +9,26 @@ use kvasir_operator_core::certificates::{Authority, CLOCK_SKEW, Leaf, Subject};
 use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, Identity, PRIVATE_KEY_KEY, TRUST_KEY};
 use rcgen::{KeyPair, PublicKeyData};
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::pem::parse_x509_pem;
+use x509_parser::x509::X509Name;
 
 use super::issue::{AUTHORITY_NAME, Made};
 
 /// Data of a Secret.
 pub(crate) type Data = BTreeMap<String, ByteString>;
 
-/// An authority with its key.
+/// An authority with its key, or without where that is lost.
 #[derive(Clone)]
 pub(crate) struct HeldAuthority {
     pub(crate) authority: Authority,
     pub(crate) made: Made,
+    /// Which key it has: another authority may have had its serial number.
+    key: KeyId,
 }
+
+/// What a certificate calls a key.
+pub(super) type KeyId = Option<Vec<u8>>;
 
 /// A certificate with its key.
 #[derive(Clone)]
@@ -31,6 +37,14 @@ pub(crate) struct HeldLeaf {
     pub(crate) made: Made,
     /// The authorities that lie beside it.
     pub(crate) trust: String,
+    /// The key that signed it.
+    signed_by: KeyId,
+}
+
+impl HeldAuthority {
+    fn has_signed(&self, held: &HeldLeaf) -> bool {
+        self.authority.serial == held.leaf.authority && self.key == held.signed_by
+    }
 }
 
 /// Key of an authority's certificate in the Secret.
@@ -58,21 +72,60 @@ fn authority(data: &Data, serial: u64) -> Option<HeldAuthority> {
         certificate: text(data, &certificate_key(serial))?,
         key: text(data, &private_key_key(serial))?,
     };
+    let held = read_authority(made)?;
+    (held.authority.can_sign && held.authority.serial == serial).then_some(held)
+}
+
+/// An authority; without a key that is its own it can't sign.
+fn read_authority(made: Made) -> Option<HeldAuthority> {
     let (_, pem) = parse_x509_pem(made.certificate.as_bytes()).ok()?;
     let certificate = pem.parse_x509().ok()?;
-    if !certificate.is_ca() || !belongs(&made.key, &certificate) {
-        return None;
-    }
     let (begin, end) = validity(&certificate)?;
-    Some(HeldAuthority {
-        authority: Authority {
-            serial,
-            not_before: begin.saturating_add(CLOCK_SKEW).ok()?,
-            not_after: end,
-        },
-        made,
-    })
+    let key = own_key(&certificate);
+    let authority = Authority {
+        serial: serial(certificate.subject())?,
+        not_before: begin.saturating_add(CLOCK_SKEW).ok()?,
+        not_after: end,
+        can_sign: belongs(&made.key, &certificate),
+    };
+    certificate
+        .is_ca()
+        .then_some(HeldAuthority { authority, made, key })
 }
+
+/// Authorities that aren't among `held` and signed a certificate that is left: they lie beside it. Their keys are lost.
+pub(super) fn lost(leaves: &[HeldLeaf], held: &[HeldAuthority]) -> Vec<HeldAuthority> {
+    let mut lost: Vec<HeldAuthority> = Vec::new();
+    for leaf in leaves {
+        let end = "-----END CERTIFICATE-----\n";
+        for text in leaf.trust.split_inclusive(end) {
+            let begin = text.find("-----BEGIN").unwrap_or(0);
+            let made = Made {
+                certificate: text[begin..].to_owned(),
+                key: String::new(),
+            };
+            let found = read_authority(made).filter(|found| found.has_signed(leaf));
+            let is_new = |found: &HeldAuthority| {
+                let mut known = held.iter().chain(&lost);
+                known.all(|known| known.authority.serial != found.authority.serial)
+            };
+            lost.extend(found.filter(is_new));
+        }
+    }
+    lost
+}
+
+/// A leaf by its authority among `held`; if that isn't there, by none.
+pub(super) fn by_authority(held_leaf: &HeldLeaf, held: &[HeldAuthority]) -> Leaf {
+    let known = held.iter().any(|authority| authority.has_signed(held_leaf));
+    Leaf {
+        authority: if known { held_leaf.leaf.authority } else { NOBODY },
+        ..held_leaf.leaf.clone()
+    }
+}
+
+/// Serial number that no authority has.
+const NOBODY: u64 = 0;
 
 /// The certificate in the Secret of `subject`, if it is for exactly that subject and its names.
 pub(super) fn leaf(
@@ -109,12 +162,18 @@ pub(super) fn leaf(
     }
     let leaf = Leaf {
         subject: found_subject,
-        authority: issuer(&certificate)?,
+        authority: serial(certificate.issuer())?,
         not_before: not_before.saturating_add(CLOCK_SKEW).ok()?,
         not_after,
     };
     let trust = text(data, TRUST_KEY).unwrap_or_default();
-    Some(HeldLeaf { leaf, made, trust })
+    let signed_by = signing_key(&certificate);
+    Some(HeldLeaf {
+        leaf,
+        made,
+        trust,
+        signed_by,
+    })
 }
 
 pub(super) fn text(data: &Data, key: &str) -> Option<String> {
@@ -126,6 +185,28 @@ fn belongs(key: &str, certificate: &X509Certificate<'_>) -> bool {
     KeyPair::from_pem(key).is_ok_and(|key| key.subject_public_key_info() == certificate.public_key().raw)
 }
 
+/// What the certificate calls its own key.
+pub(super) fn own_key(certificate: &X509Certificate<'_>) -> KeyId {
+    certificate
+        .iter_extensions()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_vec()),
+            _ => None,
+        })
+}
+
+/// What the certificate calls the key that signed it.
+pub(super) fn signing_key(certificate: &X509Certificate<'_>) -> KeyId {
+    certificate
+        .iter_extensions()
+        .find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(signer) => {
+                Some(signer.key_identifier.as_ref()?.0.to_vec())
+            }
+            _ => None,
+        })
+}
+
 pub(super) fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, Timestamp)> {
     let validity = certificate.validity();
     let begin = Timestamp::from_second(validity.not_before.timestamp()).ok()?;
@@ -133,9 +214,9 @@ pub(super) fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, 
     Some((begin, end))
 }
 
-/// Serial number of the authority that signed.
-fn issuer(certificate: &X509Certificate<'_>) -> Option<u64> {
-    let name = certificate.issuer().iter_common_name().next()?.as_str().ok()?;
+/// Serial number of the authority with that name.
+fn serial(name: &X509Name<'_>) -> Option<u64> {
+    let name = name.iter_common_name().next()?.as_str().ok()?;
     name.strip_prefix(AUTHORITY_NAME)?.parse().ok()
 }
 

@@ -281,9 +281,12 @@ impl Work<'_> {
             .get(&name)
             .map(|found| held::authorities(&found.data))
             .unwrap_or_default();
-        let leaves: Vec<Leaf> = leaves(self.service, self.wanted, secrets, self.settings)
-            .into_iter()
-            .map(|held| held.leaf)
+        let leaves = leaves(self.service, self.wanted, secrets, self.settings);
+        held.extend(held::lost(&leaves, &held));
+        held.sort_by_key(|held| held.authority.serial);
+        let leaves: Vec<Leaf> = leaves
+            .iter()
+            .map(|leaf| held::by_authority(leaf, &held))
             .collect();
         let mut changed = false;
         let mut plan = CertificatePlan::default();
@@ -302,12 +305,14 @@ impl Work<'_> {
             held.extend(held::authorities(&data.into()));
             changed = true;
         }
-        let before = held.len();
+        let keys = |held: &[HeldAuthority]| held.iter().filter(|held| held.authority.can_sign).count();
+        let before = keys(&held);
         held.retain(|held| {
             plan.trust.contains(&held.authority.serial) || Some(held.authority.serial) == plan.signer
         });
-        if changed || held.len() != before {
-            let data = held.iter().flat_map(|held| {
+        if changed || keys(&held) != before {
+            let able = held.iter().filter(|held| held.authority.can_sign);
+            let data = able.flat_map(|held| {
                 let serial = held.authority.serial;
                 [
                     (held::certificate_key(serial), bytes(&held.made.certificate)),

@@ -61,6 +61,7 @@ fn an_authority_is_read_back_as_it_was_made() {
         serial: 7,
         not_before: now(),
         not_after: now() + rules::AUTHORITY_LIFE,
+        can_sign: true,
     };
     assert_eq!(held.authority, expected);
 }
@@ -101,6 +102,41 @@ fn what_was_issued_is_not_due_and_what_was_signed_by_another_authority_is() {
         ..signer.authority
     };
     assert_eq!(decide(other).issue, [subject("a")]);
+}
+
+#[test]
+fn an_authority_of_the_same_number_with_another_key_has_signed_nothing() {
+    let (signer, namesake) = (authority(1), authority(1));
+    let held = read(&issued(&signer, &subject("a")), &subject("a")).unwrap();
+    assert_eq!(held::by_authority(&held, &[signer]), held.leaf);
+    let orphan = held::by_authority(&held, std::slice::from_ref(&namesake));
+    assert_eq!(orphan.authority, 0);
+    let plan = rules::decide(
+        &[subject("a")],
+        &[orphan],
+        &[namesake.authority],
+        SignedDuration::from_hours(24),
+        now(),
+    );
+    assert_eq!(plan.issue, [subject("a")]);
+}
+
+#[test]
+fn an_authority_whose_key_is_lost_is_found_beside_what_it_signed() {
+    let (signer, other) = (authority(4), authority(5));
+    let mut data = issued(&signer, &subject("a"));
+    let trust = format!("garbage\n{}{}", other.made.certificate, signer.made.certificate);
+    data.insert(TRUST_KEY.to_owned(), bytes(&trust));
+    let leaves = [read(&data, &subject("a")).unwrap()];
+    let found = held::lost(&leaves, &[]);
+    assert_eq!(found.len(), 1, "the other one signed nothing that is left");
+    assert_eq!(found[0].made.certificate, signer.made.certificate);
+    let expected = Authority {
+        can_sign: false,
+        ..signer.authority
+    };
+    assert_eq!(found[0].authority, expected);
+    assert!(held::lost(&leaves, &[signer]).is_empty());
 }
 
 #[test]
