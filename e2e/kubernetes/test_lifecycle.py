@@ -85,6 +85,7 @@ def test_figures_name_what_services_are_and_what_was_done(api, space, operators)
     assert f'kvasir_operator_service_condition{{namespace="{space.name}",service="chat",condition="Accepted",status="True",reason="Valid"}} 1' in text
     assert operator.figure("kvasir_operator_writes_total", kind="StatefulSet", verb="create", result="done") == 1
     assert operator.figure("kvasir_operator_leader") == 1
+    assert "kvasir_operator_queue_length 0\n" in text
     assert operator.ask("/healthz") == (200, "ok\n")
     api.delete("InferenceService", space.name, "chat")
     wait_until(lambda: 'service="chat"' not in operator.ask("/metrics")[1], "the figures go")

@@ -356,3 +356,51 @@ fn restarts(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str) -> ObjectRef<InferenceService> {
+        ObjectRef::new(name).within("team")
+    }
+
+    #[test]
+    fn a_service_waits_once_until_its_round_begins_or_it_is_gone() {
+        let metrics = Metrics::new("0");
+        let (services, _) = kube::runtime::reflector::store();
+        metrics.observe(services, Arc::default());
+        let waits = |count: usize| {
+            let line = format!("kvasir_operator_queue_length {count}\n");
+            assert!(metrics.render().contains(&line), "{}", metrics.render());
+        };
+        waits(0);
+        for name in ["a", "b", "a"] {
+            metrics.due(&service(name));
+        }
+        waits(2);
+        metrics.round(&service("a")).end(Outcome::Done);
+        waits(1);
+        metrics.gone(&service("b"));
+        waits(0);
+        assert_eq!(metrics.oldest_round(), Duration::ZERO);
+    }
+
+    #[test]
+    fn no_round_is_missed_where_there_is_no_service() {
+        let metrics = Metrics::new("0");
+        assert_eq!(metrics.idle(), Duration::ZERO);
+        let (services, mut writer) = kube::runtime::reflector::store();
+        metrics.observe(services, Arc::default());
+        assert_eq!(metrics.idle(), Duration::ZERO);
+        let service: InferenceService = serde_json::from_value(serde_json::json!({
+            "apiVersion": "kvasir.dev/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": { "name": "a", "namespace": "team" },
+            "spec": { "model": { "source": { "pvc": { "claimName": "models" } } } },
+        }))
+        .unwrap();
+        writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(service));
+        assert!(metrics.idle() > Duration::ZERO);
+    }
+}

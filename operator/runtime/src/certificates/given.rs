@@ -132,10 +132,10 @@ pub(super) fn view(
 
 /// Which of the certificates others wouldn't trust: each is shown to whoever has the authorities of another Secret, or of the same.
 fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<String> {
-    let read = |data: &Option<&Data>, key: &str| links(data.and_then(|data| text(data, key)));
+    let read = |data: Option<&Data>, key: &str| links(data.and_then(|data| text(data, key)));
     let mut problems = Vec::new();
     for (shown, data) in sound {
-        let chain = read(data, CERTIFICATE_KEY);
+        let chain = read(*data, CERTIFICATE_KEY);
         let field = shown.field.map(|field| format!("{field}: ")).unwrap_or_default();
         let of_itself = chain.first().is_some_and(|leaf| leaf.issuer == leaf.subject);
         if of_itself && service.spec.tls.mode == TlsMode::CertManager {
@@ -147,7 +147,7 @@ fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<St
             continue;
         }
         let stranger = sound.iter().find(|(_, other)| {
-            let authorities = read(other, TRUST_KEY);
+            let authorities = read(*other, TRUST_KEY);
             !chain
                 .iter()
                 .any(|link| authorities.iter().any(|authority| authority.has_signed(link)))
