@@ -21,4 +21,4 @@ mod simulate;
 
 pub use answerer::{Answer, AnswerChoice, AnswerError, Piece, PieceStream, TokenUsage};
 pub use llm::{GenerationParams, Llm, LlmOptions, Message};
-pub use load::LoadError;
+pub use load::{ExpectationError, LoadError};

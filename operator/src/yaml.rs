@@ -126,9 +126,10 @@ fn number_text(number: &Number) -> String {
 /// A text without quotes where no reader could take it for anything else; JSON's quotes otherwise.
 fn scalar(text: &str, out: &mut String) {
     let word = text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '-' | '_'));
+        && !text.ends_with(' ')
+        && text.chars().all(|c| {
+            c.is_ascii_alphanumeric() || matches!(c, ' ' | '.' | '/' | '-' | '_' | '(' | ')' | '\'' | '*')
+        });
     // Words that YAML 1.1, which kubectl reads, takes for booleans or null.
     let taken = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];
     if word && !taken.contains(&text.to_ascii_lowercase().as_str()) {

@@ -9,6 +9,9 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// The engine service: sessions of requests over token ids.
 pub mod engine {
+    /// The entry of `ModelInfo.details` that says how many bytes the weights have, in decimal.
+    pub const MODEL_BYTES: &str = "model_bytes";
+
     /// Version 1.
     #[expect(missing_docs, reason = "generated; the .proto file is documented")]
     #[allow(

@@ -19,7 +19,7 @@ pub use buffer::{Delivery, OutputReceiver, OutputSender, output_buffer};
 pub use error::{invalid, is_retryable, refusal};
 pub use grpc::{ConnectError, Dial, Dialled, GrpcClient, GrpcClientOptions, TargetError};
 pub use kv_cache::{KvCacheChange, KvCacheFollower, KvCacheView, KvCacheViewError};
-pub use kvasir_proto::engine::v1 as types;
+pub use kvasir_proto::engine::{MODEL_BYTES, v1 as types};
 pub use recurring::Recurring;
 use types::{
     Error, ErrorCode, GenerateRequest, KvCachePosition, KvCacheUpdate, LoadReport, ModelInfo, SequenceOutput,

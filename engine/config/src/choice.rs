@@ -61,6 +61,18 @@ choice! {
 }
 
 choice! {
+    /// Form of the weights' files; vLLM's words.
+    LoadFormat {
+        /// Whatever is found.
+        Auto = "auto",
+        /// safetensors with a config.json.
+        Safetensors = "safetensors",
+        /// One GGUF file.
+        Gguf = "gguf",
+    }
+}
+
+choice! {
     /// Type that keys and values are stored in.
     KvCacheDtype {
         /// The backend's choice.
@@ -91,6 +103,23 @@ choice! {
         Kvasir = "kvasir",
         /// vLLM's order of admission and choice of victim, exactly.
         Vllm = "vllm",
+    }
+}
+
+/// A part of a whole: above 0, at most 1.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Fraction(pub f64);
+
+impl Fraction {
+    /// Parses a fraction such as `0.9`.
+    ///
+    /// # Errors
+    /// What is allowed, as a sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.trim().parse::<f64>() {
+            Ok(part) if part > 0.0 && part <= 1.0 => Ok(Self(part)),
+            _ => Err("expected a fraction above 0 and at most 1, such as 0.9".to_owned()),
+        }
     }
 }
 

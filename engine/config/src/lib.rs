@@ -35,7 +35,9 @@ mod yaml;
 pub use access::{AccessConfig, EngineTlsFiles, PlaceConfig};
 pub use address::{ListenAddress, LocalAddress, is_loopback_host};
 pub use bytes::{ByteCount, Count};
-pub use choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
+pub use choice::{
+    Dtype, Fraction, KvCacheDtype, LoadFormat, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds,
+};
 pub use env::{EnvLayer, env_layer};
 pub use error::ConfigError;
 pub use file::file_layer;

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use crate::address::{ListenAddress, LocalAddress};
 use crate::bytes::{ByteCount, Count};
-use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
+use crate::choice::{
+    Dtype, Fraction, KvCacheDtype, LoadFormat, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds,
+};
 use crate::error::ConfigError;
 use crate::kv_events::KvEvents;
 use crate::options::section;
@@ -33,6 +35,12 @@ section! {
             "Folder that fetched models are kept in [default: KVASIR_CACHE, else the user's cache folder]";
         "dtype" => dtype: Dtype = Dtype::Auto, "DTYPE",
             "Type that weights are computed in; auto is the file's own";
+        "load-format" => load_format: LoadFormat = LoadFormat::Auto, "FORMAT",
+            "Form that the weights' files must have; of a repository with both it chooses";
+        "quantization" => quantization: Option<String> = None, "NAME",
+            "Quantization that the weights must have, for example Q4_K_M; of a repository with several GGUF files it chooses";
+        "model-sha256" => model_sha256: Option<String> = None, "HEX",
+            "SHA-256 that the model must have, as `kvasir models digest` prints it: of the file, or of the list of a folder's files with theirs";
         "max-model-len" => max_model_len: Option<NonZeroU32> = None, "TOKENS",
             "Longest prompt plus output, for example 4096 or 8k [default: the model's]";
         "seed" => seed: Option<u64> = None, "SEED",
@@ -73,6 +81,8 @@ section! {
             "Tokens in a KV block";
         "kv-cache-memory-bytes" => kv_cache_memory_bytes: Option<ByteCount> = None, "SIZE",
             "Memory for keys and values, for example 2GiB [default: from the cgroup's memory limit]";
+        "gpu-memory-utilization" ["memory-utilization"] => memory_utilization: Option<Fraction> = None, "FRACTION",
+            "Part of the memory limit that weights, keys and values may take together, for example 0.8, instead of kv-cache-memory-bytes";
         "num-gpu-blocks-override" ["num-blocks"] => num_blocks: Option<NonZeroU32> = None, "COUNT",
             "KV blocks, instead of kv-cache-memory-bytes";
         "kv-cache-dtype" => kv_cache_dtype: KvCacheDtype = KvCacheDtype::Auto, "DTYPE",
@@ -212,12 +222,28 @@ impl EngineConfig {
                 MIN_STALL_TIMEOUT.as_secs()
             )));
         }
-        if self.num_blocks.source.is_explicit() && self.kv_cache_memory_bytes.source.is_explicit() {
-            return Err(ConfigError::Conflict(
-                "num-gpu-blocks-override and kv-cache-memory-bytes both set the size of the KV cache: give one".to_owned(),
-            ));
+        let sizes = [
+            ("num-gpu-blocks-override", self.num_blocks.source.is_explicit()),
+            (
+                "kv-cache-memory-bytes",
+                self.kv_cache_memory_bytes.source.is_explicit(),
+            ),
+            (
+                "gpu-memory-utilization",
+                self.memory_utilization.source.is_explicit(),
+            ),
+        ];
+        let given: Vec<&str> = sizes
+            .iter()
+            .filter(|(_, is_given)| *is_given)
+            .map(|(key, _)| *key)
+            .collect();
+        match given.as_slice() {
+            [one, other, ..] => Err(ConfigError::Conflict(format!(
+                "{one} and {other} both set the size of the KV cache: give one"
+            ))),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -8,7 +8,9 @@ use serde_json::Value as Json;
 
 use crate::address::{ListenAddress, LocalAddress};
 use crate::bytes::{ByteCount, Count};
-use crate::choice::{Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds};
+use crate::choice::{
+    Dtype, Fraction, KvCacheDtype, LoadFormat, LogLevel, SchedulerCompat, SchedulingPolicy, Seconds,
+};
 use crate::gateway::CertificateName;
 use crate::options::Kind;
 use crate::secret::Secret;
@@ -177,6 +179,16 @@ impl Value for ByteCount {
     }
 }
 
+impl Value for Fraction {
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+
+    fn to_json(&self) -> Json {
+        Json::from(self.0)
+    }
+}
+
 impl Value for Seconds {
     fn parse(text: &str) -> Result<Self, String> {
         Self::parse(text)
@@ -285,4 +297,11 @@ macro_rules! word_value {
     )+};
 }
 
-word_value!(Dtype, KvCacheDtype, LogLevel, SchedulerCompat, SchedulingPolicy);
+word_value!(
+    Dtype,
+    KvCacheDtype,
+    LoadFormat,
+    LogLevel,
+    SchedulerCompat,
+    SchedulingPolicy
+);

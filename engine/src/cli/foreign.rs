@@ -20,10 +20,6 @@ const HINTS: &[(&str, &str)] = &[
         "the token budget of a step is --max-num-batched-tokens",
     ),
     ("--alias", "the name that clients ask for is --served-model-name"),
-    (
-        "--gpu-memory-utilization",
-        "the size of the KV cache is --kv-cache-memory-bytes",
-    ),
     ("--chat-template-file", "a chat template is --chat-template FILE"),
     (
         "--tensor-parallel-size",
@@ -40,10 +36,6 @@ const HINTS: &[(&str, &str)] = &[
     ),
     ("-ngl", "Kvasir computes on the CPU so far"),
     ("--n-gpu-layers", "Kvasir computes on the CPU so far"),
-    (
-        "--quantization",
-        "the file decides how weights are stored; nothing needs to be said",
-    ),
     (
         "--enable-chunked-prefill",
         "prompts are always computed in chunks; nothing needs to be said",

@@ -51,6 +51,11 @@ enum ModelsCommand {
         #[arg(required = true)]
         models: Vec<String>,
     },
+    /// Print the SHA-256 of a model, as --model-sha256 and spec.model.sha256 take it
+    Digest {
+        /// A name, as for `kvasir serve` [default: SmolLM2-135M-Instruct]
+        model: Option<String>,
+    },
     /// Print the path of a model, fetching it if need be
     Path {
         /// A name, as for `kvasir serve` [default: SmolLM2-135M-Instruct]
@@ -93,6 +98,12 @@ pub(crate) fn run(args: ModelsArgs) -> Result<(), Failure> {
             Ok(())
         }
         ModelsCommand::Rm { models } => remove(&models, &options()?),
+        ModelsCommand::Digest { model } => {
+            let local = resolve(model.as_deref(), &options()?)?;
+            let digest = crate::load::digest(&local.path).map_err(|error| Failure::failed(&error))?;
+            print(&format!("{digest}
+"))
+        }
         ModelsCommand::Path { model } => {
             let local = resolve(model.as_deref(), &options()?)?;
             print(&format!("{}\n", local.path.display()))

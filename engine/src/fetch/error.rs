@@ -147,6 +147,15 @@ pub enum FetchError {
         #[source]
         source: SelectError,
     },
+    /// A folder doesn't hold one model.
+    #[error("can't tell which model {path} holds")]
+    NoModel {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: SelectError,
+    },
     /// The server can't continue the file where it stopped (416), twice.
     #[error("{file}: the server refused to send it from byte {offset} on (416)")]
     RangeRefused {
@@ -279,6 +288,7 @@ impl FetchError {
             | Self::NoSuchRemoteFile { .. }
             | Self::NoSuchUrl { .. }
             | Self::Select { .. }
+            | Self::NoModel { .. }
             | Self::NotCached { .. } => StartFault::NotFound,
             Self::Corrupted { .. } | Self::WrongSize { .. } => StartFault::Digest,
             Self::NoSpace { .. } => StartFault::NoSpace,

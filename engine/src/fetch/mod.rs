@@ -25,7 +25,9 @@ mod progress;
 mod source;
 mod transfer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use kvasir_config::LoadFormat;
 
 pub use cache::{CachedModel, list, remove};
 pub use direct::DirectModel;
@@ -44,12 +46,43 @@ pub struct LocalModel {
     pub path: PathBuf,
 }
 
+/// What of a repository with several forms of a model is wanted, where its name doesn't say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The form of the files.
+    pub format: LoadFormat,
+    /// The quantization.
+    pub quantization: Option<String>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            format: LoadFormat::Auto,
+            quantization: None,
+        }
+    }
+}
+
 /// Finds or fetches a model; no name means the default one.
 ///
 /// # Errors
 /// [`FetchError`]; its text says what was tried and what to do.
 pub fn resolve(
     model: Option<&str>,
+    options: &FetchOptions,
+    progress: &dyn Progress,
+) -> Result<LocalModel, FetchError> {
+    resolve_wanted(model, &Wanted::default(), options, progress)
+}
+
+/// The same, where it matters which form of the model it is. Files that have another form aren't refused here: whoever opens them sees it.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_wanted(
+    model: Option<&str>,
+    wanted: &Wanted,
     options: &FetchOptions,
     progress: &dyn Progress,
 ) -> Result<LocalModel, FetchError> {
@@ -60,9 +93,29 @@ pub fn resolve(
     match Source::parse(model).map_err(invalid)? {
         Source::Default => default_model::resolve(options, progress),
         Source::Local(path) => local(path),
-        Source::Hub(model) => hub::resolve(&model, options, progress),
+        Source::Hub(mut model) => {
+            model.wanted = wanted.clone();
+            hub::resolve(&model, options, progress)
+        }
         Source::Direct(model) => direct::resolve(&model, options, progress),
     }
+}
+
+/// The files in `folder` that a model is served from, by name, as [`resolve`] would fetch them from a repository.
+///
+/// # Errors
+/// [`FetchError::Io`] if the folder can't be read, [`FetchError::NoModel`] if it holds none, or several.
+pub(crate) fn model_files(folder: &Path) -> Result<Vec<String>, FetchError> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(FetchError::io("read", folder))? {
+        let entry = entry.map_err(FetchError::io("read", folder))?;
+        files.extend(entry.file_name().into_string());
+    }
+    files.sort_unstable();
+    hub::served(&files).map_err(|source| FetchError::NoModel {
+        path: folder.to_owned(),
+        source,
+    })
 }
 
 fn local(path: PathBuf) -> Result<LocalModel, FetchError> {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::Wanted;
 use super::default_model;
 use super::direct::{self, DirectModel};
 use super::hub::{HubModel, Selector};
@@ -118,6 +119,7 @@ fn parse_hub(model: &str) -> Result<HubModel, InvalidName> {
         repo: repo.to_owned(),
         revision: check(revision.unwrap_or("main"), "revision", is_relative_name)?.to_owned(),
         selector: selector.map(parse_selector).transpose()?,
+        wanted: Wanted::default(),
     })
 }
 

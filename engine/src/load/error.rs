@@ -9,6 +9,7 @@ use kvasir_service::ServiceError;
 use kvasir_text::TextError;
 use kvasir_weights::WeightsError;
 
+use super::expect::ExpectationError;
 use crate::exit::{Failure, chain};
 use crate::fetch::FetchError;
 
@@ -21,6 +22,9 @@ pub enum LoadError {
     /// The model isn't there.
     #[error(transparent)]
     Fetch(Box<FetchError>),
+    /// The model isn't what it was said to be.
+    #[error(transparent)]
+    Expectation(Box<ExpectationError>),
     /// The model's files can't be used.
     #[error(transparent)]
     Weights(Box<WeightsError>),
@@ -72,7 +76,10 @@ impl LoadError {
     pub(crate) fn of_engine(self) -> Failure {
         let fault = match &self {
             Self::Fetch(error) => error.fault(),
-            Self::Weights(_) | Self::Model(_) | Self::Text(_) => Some(StartFault::BadFiles),
+            Self::Expectation(error) if error.is_digest() => Some(StartFault::Digest),
+            Self::Expectation(_) | Self::Weights(_) | Self::Model(_) | Self::Text(_) => {
+                Some(StartFault::BadFiles)
+            }
             Self::Service(error)
                 if matches!(**error, ServiceError::Warmup(_) | ServiceError::StartPanicked) =>
             {

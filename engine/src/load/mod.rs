@@ -6,6 +6,7 @@
 mod assets;
 mod error;
 mod executor;
+mod expect;
 mod news;
 mod sizes;
 
@@ -14,6 +15,7 @@ use std::path::Path;
 
 use kvasir_backend::KvDType;
 use kvasir_backend_cpu::{CpuBackend, CpuOptions};
+use kvasir_client::MODEL_BYTES;
 use kvasir_client::types::ModelInfo;
 use kvasir_config::{
     EngineConfig, KvCacheDtype, ModelConfig, PlaceConfig, SchedulerCompat, SchedulingPolicy,
@@ -28,8 +30,10 @@ use kvasir_weights::Checkpoint;
 
 pub use error::LoadError;
 pub(crate) use executor::{LoadedExecutor, load_executor};
+pub use expect::ExpectationError;
+pub(crate) use expect::digest;
 
-use crate::fetch::{self, FetchOptions, LocalModel};
+use crate::fetch::{self, FetchOptions, LocalModel, Wanted};
 use crate::memory::MemoryLimit;
 use crate::progress::Watcher;
 use sizes::{Facts, Sizes};
@@ -75,7 +79,7 @@ pub(crate) fn start_engine(
     let digest = checkpoint.digest();
     let info = ModelInfo {
         weights_digest: digest.to_string(),
-        details: details(&description, &backend, kv_dtype, engine),
+        details: details(&description, &checkpoint, &backend, kv_dtype, engine),
         revision: engine.revision_name.value.clone().unwrap_or_default(),
         ..model_info(&local, &checkpoint, &description)
     };
@@ -133,7 +137,9 @@ fn prepare(
     watcher: &dyn Watcher,
 ) -> Result<Prepared, LoadError> {
     let local = find(model, watcher)?;
+    expect::check_digest(model, &local.path)?;
     let checkpoint = Checkpoint::open(&local.path)?;
+    expect::check_kind(model, &checkpoint)?;
     let description = ModelDescription::from_checkpoint(&checkpoint)?;
     sizes::check_dtype(model)?;
     let kv_dtype = kv_dtype(engine, &description);
@@ -157,7 +163,11 @@ fn find(model: &mut ModelConfig, watcher: &dyn Watcher) -> Result<LocalModel, Lo
     let options = FetchOptions::from_env(model.model_cache.value.clone())?;
     let name = model.model.value.as_deref();
     let on_event = |event: &fetch::FetchEvent<'_>| watcher.on_fetch(event);
-    let local = fetch::resolve(name, &options, &on_event)?;
+    let wanted = Wanted {
+        format: model.load_format.value,
+        quantization: model.quantization.value.clone(),
+    };
+    let local = fetch::resolve_wanted(name, &wanted, &options, &on_event)?;
     if model.model.value.is_none() {
         model.model.derive(Some(local.name.clone()), "the default model");
     }
@@ -297,6 +307,7 @@ fn model_info(local: &LocalModel, checkpoint: &Checkpoint, description: &ModelDe
 /// Constants of this engine that clients may see.
 fn details(
     description: &ModelDescription,
+    checkpoint: &Checkpoint,
     backend: &CpuBackend,
     kv_dtype: KvDType,
     engine: &EngineConfig,
@@ -315,6 +326,7 @@ fn details(
             engine.max_num_batched_tokens.value.to_string(),
         ),
         ("kv_cache_dtype", kv_dtype_name(kv_dtype).to_owned()),
+        (MODEL_BYTES, checkpoint.total_bytes().to_string()),
         ("num_layers", description.num_layers.to_string()),
     ]
     .into_iter()

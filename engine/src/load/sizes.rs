@@ -163,6 +163,9 @@ pub(crate) fn check_budget(tokens: u32) -> Result<(), ConfigError> {
 fn num_blocks(engine: &mut EngineConfig, facts: &Facts, wanted_len: u32) -> Result<u32, ConfigError> {
     let block_bytes = facts.block_bytes.max(1);
     let most = MAX_POOL_TOKENS / u64::from(engine.block_size.value.get());
+    if let Some((bytes, from)) = utilized(engine, facts)? {
+        engine.kv_cache_memory_bytes.derive(Some(ByteCount(bytes)), from);
+    }
     let is_chosen = engine.num_blocks.value.is_some() || engine.kv_cache_memory_bytes.value.is_some();
     let blocks = if let Some(blocks) = engine.num_blocks.value {
         u64::from(blocks.get()) + 1
@@ -195,6 +198,33 @@ fn num_blocks(engine: &mut EngineConfig, facts: &Facts, wanted_len: u32) -> Resu
         );
     }
     Ok(blocks)
+}
+
+/// What the chosen part of the memory leaves beside the weights, with the words for it.
+///
+/// # Errors
+/// If there is no limit to take a part of, or the weights need all of the part.
+fn utilized(engine: &EngineConfig, facts: &Facts) -> Result<Option<(u64, String)>, ConfigError> {
+    let Some(part) = engine.memory_utilization.value else {
+        return Ok(None);
+    };
+    let Some((limit, from)) = facts.memory.smallest() else {
+        return Err(ConfigError::Conflict(format!(
+            "gpu-memory-utilization is {}, and no memory limit can be read that it could be a part of: give kv-cache-memory-bytes",
+            part.0
+        )));
+    };
+    let bytes = (limit as f64 * part.0) as u64;
+    let room = bytes.saturating_sub(facts.weight_bytes);
+    if room < facts.block_bytes.saturating_mul(MIN_BLOCKS) {
+        return Err(ConfigError::Conflict(format!(
+            "gpu-memory-utilization {} of {from} is {}, and the weights need {}: nothing is left for keys and values; raise it or the limit",
+            part.0,
+            ByteCount(bytes),
+            ByteCount(facts.weight_bytes)
+        )));
+    }
+    Ok(Some((room, format!("{} of {from} beside the weights", part.0))))
 }
 
 fn default_bytes(engine: &EngineConfig, facts: &Facts, wanted_len: u32) -> (u64, String) {
@@ -400,5 +430,29 @@ mod tests {
         layer.set("dtype", Source::Flag, vec!["bfloat16".to_owned()]);
         assert!(check_dtype(&ModelConfig::resolve(&layer).unwrap()).is_err());
         assert!(check_dtype(&ModelConfig::default()).is_ok());
+    }
+
+    #[test]
+    fn a_chosen_part_of_the_memory_holds_weights_and_cache_together() {
+        // Of 1000 MiB half is 500 MiB, and the weights have 100 MiB.
+        let (sizes, _, engine) = decide_with(&[("gpu-memory-utilization", "0.5")], &facts(Some(1000 * MIB)));
+        assert_eq!(sizes.unwrap().num_blocks, 400);
+        assert_eq!(
+            engine.kv_cache_memory_bytes.value,
+            Some(ByteCount(400 * MIB)),
+            "it is said what was made of it"
+        );
+    }
+
+    #[test]
+    fn a_part_that_holds_no_cache_and_a_part_of_nothing_are_refused() {
+        for (memory, said) in [
+            (Some(1000 * MIB), "the weights need 100MiB"),
+            (None, "no memory limit can be read"),
+        ] {
+            let (sizes, ..) = decide_with(&[("gpu-memory-utilization", "0.05")], &facts(memory));
+            let error = sizes.unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 }

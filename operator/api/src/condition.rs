@@ -169,6 +169,8 @@ reasons! {
     DeploymentUnavailable,
     /// GatewayReady: no group takes requests.
     NoReadyGroups,
+    /// GatewayReady: no Gateway of spec.gateway.route serves the service's HTTPRoute.
+    RouteNotAccepted,
     /// The part is switched off in the spec.
     Disabled,
     /// NetworkSecured: all policies exist, and the operator's pod was refused where verification is possible.

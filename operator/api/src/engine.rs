@@ -35,7 +35,10 @@ pub struct EngineSpec {
     pub max_batch_tokens: Option<i32>,
     /// Type that weights are computed in.
     pub dtype: Dtype,
-    /// Quantization of the weights (not built).
+    /// What weights must be, as Q4_K_M.
+    ///
+    /// Quantization that the weights must have; of a repository with several GGUF files it chooses one. Nothing is quantized while
+    /// loading.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9_-]{1,32}$"))]
     pub quantization: Option<String>,
@@ -121,7 +124,9 @@ pub struct KvSpec {
     /// Memory for the block pool, for example 2Gi; found from the pod's memory limit if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Quantity>,
-    /// Percent of memory used (not built).
+    /// Percent for weights and blocks.
+    ///
+    /// Percent of the pod's memory limit that weights and blocks may take together, instead of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub memory_fraction_percent: Option<i32>,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::{ConfigMapKeyRef, NameRef, Resources, SecretKeyRef, Unbuilt};
+use crate::common::{ConfigMapKeyRef, NameRef, Resources, SecretKeyRef};
 use crate::rules;
 
 /// The service's entrance, a Deployment of its own.
@@ -28,11 +28,9 @@ pub struct GatewaySpec {
     pub resources: Resources,
     /// The Service before the pods.
     pub service: GatewayService,
-    /// An HTTPRoute (not built).
-    ///
-    /// An HTTPRoute of the Gateway API in front of the Service.
+    /// An HTTPRoute of the Gateway API before the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub route: Option<Unbuilt>,
+    pub route: Option<RouteSpec>,
     /// An Ingress before the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress: Option<IngressSpec>,
@@ -133,6 +131,40 @@ pub struct IngressSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub tls_secret_name: Option<String>,
+}
+
+/// An HTTPRoute in front of the Service. `network.allowedClients` must admit the pods of the Gateways that it names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteSpec {
+    /// Gateways that serve it.
+    #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "atomic"))]
+    pub parent_refs: Vec<RouteParent>,
+    /// Its host names; all of its Gateways if left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        inner(length(max = 253), regex(pattern = r"^(\*\.)?[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub hostnames: Vec<String>,
+}
+
+/// A Gateway, or one of its listeners.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteParent {
+    /// Name of the Gateway.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Its namespace; default the service's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: Option<String>,
+    /// Its listener; default all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub section_name: Option<String>,
 }
 
 /// How a group is chosen for a request.

@@ -41,8 +41,8 @@ pub use crd::crd;
 pub use engine::{Dtype, EnginePorts, EngineSpec, KvSpec};
 pub use gateway::{
     AuthMode, AuthSpec, GatewayLimits, GatewayService, GatewaySpec, IngressSpec, JwtSpec, LimitsStore,
-    LimitsStoreType, RoutingPolicy, RoutingSpec, Scope, ServiceType, StateStoreSpec, TenantLimits,
-    TenantSpec,
+    LimitsStoreType, RouteParent, RouteSpec, RoutingPolicy, RoutingSpec, Scope, ServiceType, StateStoreSpec,
+    TenantLimits, TenantSpec,
 };
 pub use group_status::{GroupState, GroupStatus, RankFailure, SeenPod};
 pub use model::{

@@ -24,13 +24,15 @@ pub struct ModelSpec {
     pub aliases: Vec<String>,
     /// Where the files are: exactly one. A change replaces all groups under spec.rollout.
     pub source: ModelSource,
-    /// SHA-256 of the http source in hex.
+    /// SHA-256 that `kvasir models digest` prints.
     ///
-    /// Images are pinned by their digest and repositories by their commit.
+    /// Engines compare it before they read the model. An http source needs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
     pub sha256: Option<String>,
-    /// Only Auto is built.
+    /// Form that the files must have.
+    ///
+    /// Of a repository with both forms it chooses one.
     #[serde(default)]
     pub format: ModelFormat,
     /// Allows images without digest.

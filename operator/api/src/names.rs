@@ -45,7 +45,12 @@ impl Names {
         self.with("engines")
     }
 
-    /// The gateway's Deployment, Service, ServiceAccount, Role, Ingress and disruption budget.
+    /// Headless Service of all pods, through which a ServiceMonitor finds their metrics.
+    pub fn metrics_service(&self) -> String {
+        self.with("metrics")
+    }
+
+    /// The gateway's Deployment, Service, ServiceAccount, Role, Ingress, HTTPRoute and disruption budget.
     pub fn gateway(&self) -> String {
         self.with("gateway")
     }
@@ -65,7 +70,7 @@ impl Names {
         self.with("engine")
     }
 
-    /// Certificates that all pods of the service trust.
+    /// Certificates that all pods of the service trust: a Secret, and beside an HTTPRoute a ConfigMap too.
     pub fn trust_bundle(&self) -> String {
         self.with("trust")
     }

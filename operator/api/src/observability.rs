@@ -15,9 +15,9 @@ pub struct ObservabilitySpec {
     ///
     /// Where the cluster knows that kind.
     pub pod_monitor: bool,
-    /// Makes a ServiceMonitor.
+    /// Makes a ServiceMonitor instead of the PodMonitor.
     ///
-    /// Where the cluster knows that kind.
+    /// Where the cluster knows that kind. Both would count everything twice.
     pub service_monitor: bool,
     /// Makes a PrometheusRule.
     ///

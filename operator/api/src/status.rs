@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::time;
-use crate::condition::conditions;
+use crate::condition::{ConditionType, conditions};
 use crate::group_status::GroupStatus;
 use crate::network::NetworkMode;
 
@@ -79,6 +79,15 @@ pub struct InferenceServiceStatus {
     pub applied: Option<String>,
 }
 
+impl InferenceServiceStatus {
+    /// What is said about one part.
+    pub fn condition(&self, part: ConditionType) -> Option<&Condition> {
+        self.conditions
+            .iter()
+            .find(|condition| condition.type_ == part.as_str())
+    }
+}
+
 /// A rollout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -129,7 +138,7 @@ pub struct ModelStatus {
     /// Digest of the files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_digest: Option<String>,
-    /// Their size.
+    /// Bytes of the weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<i64>,
     /// Last time to load.

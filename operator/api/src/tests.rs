@@ -97,8 +97,8 @@ fn every_integer_and_every_list_in_the_spec_has_bounds() {
         }
         if schema["type"] == "array" {
             assert!(schema["maxItems"].is_u64(), "{path} may be endless");
-            // Items that are named are merged by their names; others make up the list as a whole.
-            let named = schema["items"]["properties"]["name"].is_object();
+            // Items that are named are merged by their names; others make up the list as a whole. Two Gateways may have one name.
+            let named = schema["items"]["properties"]["name"].is_object() && !path.ends_with("parentRefs");
             assert_eq!(
                 schema["x-kubernetes-list-type"] == "map",
                 named || path.ends_with("metrics") || path.ends_with("topologySpreadConstraints"),
@@ -263,6 +263,7 @@ fn children(service: &str) -> BTreeMap<String, &'static str> {
         (names.gateway_secret(), "gateway secret"),
         (names.engine_account(), "engine"),
         (names.trust_bundle(), "trust"),
+        (names.metrics_service(), "metrics"),
         (names.authority(), "authority"),
         (names.gateway_certificate(), "gateway certificate"),
         (names.operator_certificate(), "operator certificate"),

@@ -41,6 +41,10 @@ pub enum Kind {
     Deployment,
     /// An entrance from outside.
     Ingress,
+    /// How a Gateway knows the service's gateway by its certificate.
+    BackendTLSPolicy,
+    /// An entrance from outside, through a Gateway.
+    HTTPRoute,
     /// What Prometheus scrapes, by pod.
     PodMonitor,
     /// What Prometheus scrapes, by Service.
@@ -51,7 +55,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::ServiceAccount,
         Self::Role,
         Self::RoleBinding,
@@ -65,6 +69,8 @@ impl Kind {
         Self::StatefulSet,
         Self::Deployment,
         Self::Ingress,
+        Self::BackendTLSPolicy,
+        Self::HTTPRoute,
         Self::PodMonitor,
         Self::ServiceMonitor,
         Self::PrometheusRule,
@@ -79,6 +85,7 @@ impl Kind {
             Self::NetworkPolicy | Self::Ingress => "networking.k8s.io/v1",
             Self::PodDisruptionBudget => "policy/v1",
             Self::ControllerRevision | Self::StatefulSet | Self::Deployment => "apps/v1",
+            Self::BackendTLSPolicy | Self::HTTPRoute => "gateway.networking.k8s.io/v1",
             Self::PodMonitor | Self::ServiceMonitor | Self::PrometheusRule => "monitoring.coreos.com/v1",
         }
     }
@@ -87,7 +94,12 @@ impl Kind {
     pub const fn is_native(self) -> bool {
         !matches!(
             self,
-            Self::Certificate | Self::PodMonitor | Self::ServiceMonitor | Self::PrometheusRule
+            Self::Certificate
+                | Self::BackendTLSPolicy
+                | Self::HTTPRoute
+                | Self::PodMonitor
+                | Self::ServiceMonitor
+                | Self::PrometheusRule
         )
     }
 }
@@ -217,8 +229,10 @@ impl Live {
                 slim["data"] = self.object["data"].take();
                 slim["revision"] = self.object["revision"].take();
             }
-            // Whether it was issued, and why not.
-            Kind::Certificate => slim["status"] = self.object["status"].take(),
+            // Whether it was issued or taken, and why not.
+            Kind::Certificate | Kind::BackendTLSPolicy | Kind::HTTPRoute => {
+                slim["status"] = self.object["status"].take();
+            }
             _ => {}
         }
         self.object = slim;

@@ -66,7 +66,7 @@ fn section(title: &str, lines: Vec<String>, out: &mut String) {
 }
 
 fn headline(status: &InferenceServiceStatus) -> String {
-    match status.conditions.iter().find(|c| c.type_ == "Ready") {
+    match status.condition(ConditionType::Ready) {
         Some(ready) if ready.status == "True" => "ready".to_owned(),
         Some(ready) if ready.status == "False" => format!("not ready, because of {}", ready.reason),
         Some(ready) => format!("not known to be ready ({})", ready.reason),
@@ -232,7 +232,7 @@ fn ready_lines(status: &InferenceServiceStatus, now: Timestamp) -> Vec<String> {
 }
 
 fn condition_line(status: &InferenceServiceStatus, kind: ConditionType, now: Timestamp) -> Option<String> {
-    let condition = status.conditions.iter().find(|c| c.type_ == kind.as_str())?;
+    let condition = status.condition(kind)?;
     let (value, reason) = (&condition.status, &condition.reason);
     let since = age(condition.last_transition_time.0, now);
     let mut text = format!("{kind} is {value} ({reason}) for {since}");
@@ -258,13 +258,13 @@ fn age(from: Timestamp, now: Timestamp) -> String {
 
 /// What helps against the first part that is known to be bad.
 fn advice(status: &InferenceServiceStatus) -> Option<&'static str> {
-    let ready = status.conditions.iter().find(|c| c.type_ == "Ready")?;
+    let ready = status.condition(ConditionType::Ready)?;
     if ready.status == "True" {
         return None;
     }
     let bad = PARTS
         .iter()
-        .filter_map(|kind| status.conditions.iter().find(|c| c.type_ == kind.as_str()))
+        .filter_map(|kind| status.condition(*kind))
         .filter(|c| c.status == "False" && c.type_ != "Progressing" && c.type_ != "Degraded");
     let degraded = status
         .conditions
@@ -311,6 +311,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
         }
         "RankFailed" | "CrashLoop" | "RendezvousTimeout" => {
             "read the log of the pod that is named (kubectl logs POD --previous); exit code 137 means that it needed more memory than its limit."
+        }
+        "RouteNotAccepted" => {
+            "look at the Gateways of spec.gateway.route.parentRefs: kubectl describe httproute."
         }
         "DeploymentUnavailable" => "look at the gateway's pods: kubectl describe deployment.",
         "NodeLost" => {

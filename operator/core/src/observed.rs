@@ -44,6 +44,8 @@ pub struct Observed {
     pub refused_pods: BTreeMap<i32, String>,
     /// What is known about certificates.
     pub certificates: Option<CertificatesView>,
+    /// The authorities that vouch for the gateway's certificate, as PEM, once there is one.
+    pub trust: Option<String>,
     /// What the operator found out about its network's policies; nothing if it hasn't tried since it started.
     pub enforcement: Option<Enforcement>,
     /// The status as it was last written.
@@ -68,6 +70,8 @@ pub struct GroupLoad {
     pub waiting: u32,
     /// KV blocks in use, in permille.
     pub kv_usage_permille: u16,
+    /// Bytes of the weights that the engine has loaded; 0 if it didn't say.
+    pub model_bytes: u64,
     /// How requests ended lately: within the window of the canary's analysis.
     pub recent: Outcomes,
 }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use kvasir_operator_api::{NetworkMode, TlsMode};
 
-use crate::build::{budget, certificate, engine, gateway, ingress, monitor, policy, rights, services};
+use crate::build::{budget, certificate, engine, gateway, ingress, monitor, policy, rights, route, services};
 use crate::child::{Child, Kind, Live, ObjectRef};
 use crate::contest;
 use crate::groups::{self, Decisions};
@@ -171,8 +171,16 @@ fn wanted(
         children.push(budget::gateway(service));
         children.push(gateway::deployment(service, settings));
         children.extend(ingress::ingress(service));
+        children.extend(route::children(service, observed, settings));
+        if service.spec.gateway.route.is_some() && observed.trust.is_none() {
+            // Until the authorities are read, those that were written stay.
+            keep.insert(ObjectRef {
+                kind: Kind::ConfigMap,
+                name: service.names.trust_bundle(),
+            });
+        }
     }
-    children.extend(monitor::pods(service, settings));
+    children.extend(monitor::scraped(service, settings));
     children.extend(monitor::rules(service, settings));
     secrets(service, &ids, observed, &mut keep);
     // Sorting by kind keeps the order within policies: allow before deny.

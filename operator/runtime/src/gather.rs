@@ -45,6 +45,7 @@ pub(crate) async fn gather(
         failed_writes: seen.failed,
         refused_pods,
         certificates,
+        trust: certificates::trust(validated, &secrets),
         enforcement: seen.enforcement,
         status: service.status.clone().unwrap_or_default(),
     };

@@ -25,6 +25,8 @@ const fn plural(kind: Kind) -> &'static str {
         Kind::StatefulSet => "statefulsets",
         Kind::Deployment => "deployments",
         Kind::Ingress => "ingresses",
+        Kind::BackendTLSPolicy => "backendtlspolicies",
+        Kind::HTTPRoute => "httproutes",
         Kind::PodMonitor => "podmonitors",
         Kind::ServiceMonitor => "servicemonitors",
         Kind::PrometheusRule => "prometheusrules",

@@ -12,7 +12,7 @@ pub use select::{SelectError, Selector};
 
 use super::source::{has_extension, is_pickle, is_relative_name};
 use super::transfer::{self, Job};
-use super::{FetchError, FetchOptions, LocalModel, Progress};
+use super::{FetchError, FetchOptions, LocalModel, Progress, Wanted};
 use client::RepoInfo;
 use select::{Selection, select};
 
@@ -25,6 +25,13 @@ pub struct HubModel {
     pub revision: String,
     /// Which of several GGUF files.
     pub selector: Option<Selector>,
+    /// Which of its forms, where that leaves a choice.
+    pub wanted: Wanted,
+}
+
+/// Of a folder's files those that a model is served from.
+pub(super) fn served(files: &[String]) -> Result<Vec<String>, SelectError> {
+    select(files, None, &Wanted::default()).map(|selection| selection.files)
 }
 
 /// Finds the repository's files in the cache or fetches them.
@@ -68,7 +75,7 @@ fn from_cache(model: &HubModel, cache: &HubCache) -> Result<Option<LocalModel>, 
     };
     let files = cache.files(&commit)?;
     // What can't be chosen from here may be chosen from the hub, whose listing is whole.
-    let Ok(selection) = select(&files, model.selector.as_ref()) else {
+    let Ok(selection) = select(&files, model.selector.as_ref(), &model.wanted) else {
         return Ok(None);
     };
     Ok(Some(local(model, cache, &commit, &selection)))
@@ -81,10 +88,11 @@ fn fetch(
     cache: &HubCache,
     progress: &dyn Progress,
 ) -> Result<LocalModel, FetchError> {
-    let selection = select(&info.files, model.selector.as_ref()).map_err(|source| FetchError::Select {
-        repo: model.repo.clone(),
-        source,
-    })?;
+    let selection =
+        select(&info.files, model.selector.as_ref(), &model.wanted).map_err(|source| FetchError::Select {
+            repo: model.repo.clone(),
+            source,
+        })?;
     for file in &selection.files {
         fetch_file(
             &RemoteFile {

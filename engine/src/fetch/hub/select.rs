@@ -1,6 +1,8 @@
 //! Which of a repository's files make up the model. Pure: names in, names out.
 
-use super::{has_extension, is_pickle};
+use kvasir_config::LoadFormat;
+
+use super::{Wanted, has_extension, is_pickle};
 
 /// Which of several GGUF files is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +46,9 @@ pub enum SelectError {
         /// One of them.
         file: String,
     },
+    /// safetensors are wanted, and there are none.
+    #[error("it has no safetensors (model*.safetensors), which load-format asks for")]
+    NoSafetensors,
     /// There are no weights at all.
     #[error("it has neither safetensors (model*.safetensors) nor GGUF files")]
     NoWeights,
@@ -77,8 +82,19 @@ const PREFERENCE: [&str; 16] = [
 ];
 
 /// Chooses among a repository's files.
-pub(super) fn select(files: &[String], selector: Option<&Selector>) -> Result<Selection, SelectError> {
-    match selector {
+pub(super) fn select(
+    files: &[String],
+    selector: Option<&Selector>,
+    wanted: &Wanted,
+) -> Result<Selection, SelectError> {
+    let quantized = wanted.quantization.clone().map(Selector::Quant);
+    // Where no file is called so, whoever opens the files that are chosen otherwise compares what is in them.
+    let is_named =
+        |quant: &str| wanted.format != LoadFormat::Safetensors && quant_file(files, quant) != Ok(None);
+    let named = quantized
+        .as_ref()
+        .filter(|_| wanted.quantization.as_deref().is_some_and(is_named));
+    match selector.or(named) {
         Some(Selector::File(wanted)) => match files.iter().find(|file| *file == wanted) {
             Some(file) => gguf(file),
             None => Err(SelectError::NoMatch {
@@ -93,18 +109,21 @@ pub(super) fn select(files: &[String], selector: Option<&Selector>) -> Result<Se
                 available: gguf_files(files),
             }),
         },
-        None => select_default(files),
+        None => select_default(files, wanted.format),
     }
 }
 
-fn select_default(files: &[String]) -> Result<Selection, SelectError> {
+fn select_default(files: &[String], format: LoadFormat) -> Result<Selection, SelectError> {
     let weights: Vec<_> = files
         .iter()
-        .filter(|file| is_model_safetensors(file))
+        .filter(|file| format != LoadFormat::Gguf && is_model_safetensors(file))
         .cloned()
         .collect();
     if !weights.is_empty() {
         return Ok(safetensors(files, weights));
+    }
+    if format == LoadFormat::Safetensors {
+        return Err(SelectError::NoSafetensors);
     }
     for quant in PREFERENCE {
         if let Some(file) = quant_file(files, quant)? {
@@ -216,11 +235,42 @@ fn list(files: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{SelectError, Selection, Selector, select};
+    use kvasir_config::LoadFormat;
+
+    use super::{SelectError, Selection, Selector, Wanted, select};
 
     fn choose(files: &[&str], selector: Option<&Selector>) -> Result<Selection, SelectError> {
         let files: Vec<_> = files.iter().map(ToString::to_string).collect();
-        select(&files, selector)
+        select(&files, selector, &Wanted::default())
+    }
+
+    #[test]
+    fn of_both_forms_the_wanted_one_is_taken() {
+        let files = ["config.json", "m.Q4_0.gguf", "m.Q8_0.gguf", "model.safetensors"].map(str::to_owned);
+        let gguf = |format: LoadFormat, quantization: Option<&str>| {
+            let wanted = Wanted {
+                format,
+                quantization: quantization.map(str::to_owned),
+            };
+            select(&files, None, &wanted).map(|selection| selection.gguf)
+        };
+        assert_eq!(gguf(LoadFormat::Auto, None), Ok(None));
+        assert_eq!(gguf(LoadFormat::Gguf, None), Ok(Some("m.Q4_0.gguf".to_owned())));
+        assert_eq!(
+            gguf(LoadFormat::Auto, Some("q8_0")),
+            Ok(Some("m.Q8_0.gguf".to_owned()))
+        );
+        assert_eq!(gguf(LoadFormat::Safetensors, Some("Q8_0")), Ok(None));
+        assert_eq!(gguf(LoadFormat::Auto, Some("BF16")), Ok(None));
+        let only = select(
+            &files[..3],
+            None,
+            &Wanted {
+                format: LoadFormat::Safetensors,
+                quantization: None,
+            },
+        );
+        assert_eq!(only, Err(SelectError::NoSafetensors));
     }
 
     fn quant(name: &str) -> Selector {

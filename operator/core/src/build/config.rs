@@ -1,7 +1,7 @@
 //! The engine's configuration file. Its keys are the options of `kvasir engine`; a test reads it with the engine's own parser.
 
 use kvasir_config::model_url::DIGEST_MARK;
-use kvasir_operator_api::{Dtype, LogLevel, ModelSource, PvcSource};
+use kvasir_operator_api::{Dtype, LogLevel, ModelFormat, ModelSource, PvcSource};
 use serde_json::{Map, Value, json};
 
 use super::engine_pod;
@@ -47,6 +47,12 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
     set("gateway-mode", Some(true.into()));
     set("model-cache", Some(CACHE_PATH.into()));
     set("dtype", Some(dtype(engine.dtype).into()));
+    set("load-format", load_format(revision.spec.format).map(Value::from));
+    set("quantization", engine.quantization.clone().map(Value::from));
+    // The address of an http source carries it.
+    let digest = revision.spec.sha256.clone();
+    let digest = digest.filter(|_| revision.spec.source.http.is_none());
+    set("model-sha256", digest.map(Value::from));
     set("max-model-len", engine.max_model_len.map(Value::from));
     set("max-num-seqs", engine.max_sequences.map(Value::from));
     set("max-num-batched-tokens", engine.max_batch_tokens.map(Value::from));
@@ -58,6 +64,11 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
         memory
             .and_then(|bytes| u64::try_from(bytes).ok())
             .map(Value::from),
+    );
+    let share = engine.kv.memory_fraction_percent;
+    set(
+        "gpu-memory-utilization",
+        share.map(|percent| (f64::from(percent) / 100.0).into()),
     );
     set(
         "shutdown-timeout",
@@ -105,6 +116,14 @@ pub fn model(spec: &RevisionSpec) -> String {
             format!("{}{}", http.url, digest.unwrap_or_default())
         }
         _ => MODEL_PATH.to_owned(),
+    }
+}
+
+fn load_format(format: ModelFormat) -> Option<&'static str> {
+    match format {
+        ModelFormat::Auto => None,
+        ModelFormat::SafeTensors => Some("safetensors"),
+        ModelFormat::GGUF => Some("gguf"),
     }
 }
 

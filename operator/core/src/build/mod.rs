@@ -17,4 +17,5 @@ pub mod placement;
 pub mod pod;
 pub mod policy;
 pub mod rights;
+pub mod route;
 pub mod services;

@@ -3,21 +3,42 @@
 use kvasir_operator_api::labels;
 use serde_json::json;
 
-use super::meta;
+use super::{meta, services};
 use crate::child::{Child, Kind};
 use crate::settings::Settings;
 use crate::validate::Validated;
 
-/// The PodMonitor of engines and gateway, where one is wanted and the cluster knows the kind. All of their pods name the port
-/// `metrics`, so one monitor finds them.
-pub fn pods(service: &Validated, settings: &Settings) -> Option<Child> {
-    let wanted = service.spec.observability.pod_monitor && settings.known_kinds.contains(&Kind::PodMonitor);
+/// The monitor of engines and gateway, where one is wanted and the cluster knows the kind: a ServiceMonitor with the Service that it needs,
+/// or a PodMonitor. Never both, because whoever adds up what Prometheus has would count everything twice. All pods name the port `metrics`,
+/// so one monitor finds them.
+pub fn scraped(service: &Validated, settings: &Settings) -> Vec<Child> {
+    let spec = &service.spec.observability;
+    let known = |kind: Kind| settings.known_kinds.contains(&kind);
+    if spec.service_monitor && known(Kind::ServiceMonitor) {
+        return vec![services::metrics(service), service_monitor(service)];
+    }
+    if spec.pod_monitor && known(Kind::PodMonitor) {
+        return vec![pod_monitor(service)];
+    }
+    Vec::new()
+}
+
+fn pod_monitor(service: &Validated) -> Child {
     let spec = json!({
         "selector": { "matchLabels": { labels::SERVICE: service.names.service() } },
         "podTargetLabels": [labels::GROUP],
-        "podMetricsEndpoints": [{ "port": "metrics" }],
+        "podMetricsEndpoints": [{ "port": services::METRICS }],
     });
-    wanted.then(|| child(service, Kind::PodMonitor, &spec))
+    child(service, Kind::PodMonitor, &spec)
+}
+
+fn service_monitor(service: &Validated) -> Child {
+    let spec = json!({
+        "selector": { "matchLabels": labels::of_component(service.names.service(), services::METRICS) },
+        "podTargetLabels": [labels::GROUP],
+        "endpoints": [{ "port": services::METRICS }],
+    });
+    child(service, Kind::ServiceMonitor, &spec)
 }
 
 /// Warnings about this service's load, where they are wanted and the cluster knows the kind. What the operator knows of a service

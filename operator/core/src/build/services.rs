@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kvasir_operator_api::{ServiceType, TlsMode, labels};
 
-use super::gateway::GATEWAY_PORT;
+use super::gateway::{GATEWAY_PORT, METRICS_PORT};
 use super::meta;
 use crate::child::{Child, Kind};
 use crate::validate::Validated;
@@ -38,6 +38,38 @@ pub fn engines(service: &Validated) -> Child {
         ..ServiceSpec::default()
     };
     child(service, &name, spec)
+}
+
+/// Name of the port for Prometheus in every pod of a service, and of the Service with only that port.
+pub const METRICS: &str = "metrics";
+
+/// All pods, those that aren't ready too: why they aren't is what somebody wants to see. The port goes by its name, because engines and
+/// gateway may have different numbers.
+pub fn metrics(service: &Validated) -> Child {
+    let name = service.names.metrics_service();
+    let mut metadata = meta::of_service(service, &name);
+    metadata
+        .labels
+        .get_or_insert_default()
+        .extend(labels::of_component(service.names.service(), METRICS));
+    let object = Service {
+        metadata,
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some([(labels::SERVICE.to_owned(), service.names.service().to_owned())].into()),
+            ports: Some(vec![ServicePort {
+                name: Some(METRICS.to_owned()),
+                port: METRICS_PORT,
+                target_port: Some(IntOrString::String(METRICS.to_owned())),
+                protocol: Some("TCP".to_owned()),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    };
+    Child::new(Kind::Service, &name, &object)
 }
 
 /// Where clients come in.

@@ -9,6 +9,7 @@ use kvasir_operator_api::{
 };
 
 use super::engines;
+use crate::build::route::{self, Taken};
 use crate::enforcement::Enforcement;
 use crate::field_error::FieldError;
 use crate::groups::recovery;
@@ -58,7 +59,7 @@ pub(super) fn accepted(
     now: Timestamp,
 ) -> Vec<Condition> {
     let is_accepted = acceptance(plan, observed);
-    let model = engines::model(plan, observed);
+    let model = engines::model(service, plan, observed);
     let engines = engines::engines(service, plan, observed);
     let gateway = gateway(service, plan, observed);
     let certificates = certificates(service, observed, now);
@@ -113,20 +114,15 @@ pub(super) fn refused(
                 before,
                 now,
             ),
-            other => before
-                .conditions
-                .iter()
-                .find(|c| c.type_ == other.as_str())
-                .cloned()
-                .unwrap_or_else(|| {
-                    condition(
-                        other,
-                        &Verdict::unknown(Reason::Reconciling, "the spec isn't accepted"),
-                        generation,
-                        before,
-                        now,
-                    )
-                }),
+            other => before.condition(other).cloned().unwrap_or_else(|| {
+                condition(
+                    other,
+                    &Verdict::unknown(Reason::Reconciling, "the spec isn't accepted"),
+                    generation,
+                    before,
+                    now,
+                )
+            }),
         })
         .collect()
 }
@@ -145,9 +141,8 @@ fn condition(
         None => "Unknown",
     };
     let since = before
-        .conditions
-        .iter()
-        .find(|c| c.type_ == kind.as_str() && c.status == status)
+        .condition(kind)
+        .filter(|c| c.status == status)
         .map(|c| c.last_transition_time.clone());
     Condition {
         type_: kind.as_str().to_owned(),
@@ -223,7 +218,16 @@ fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
     if plan.decisions.groups.iter().all(|g| g.state != GroupState::Ready) {
         return Verdict::no(Reason::NoReadyGroups, "no group takes requests");
     }
-    Verdict::yes(Reason::Available, format!("{ready} gateway pods are ready"))
+    match route::taken(service, observed) {
+        Taken::No(why) => Verdict::no(Reason::RouteNotAccepted, why),
+        Taken::Unknown => Verdict::yes(
+            Reason::Available,
+            format!(
+                "{ready} gateway pods are ready; no Gateway has said yet whether it serves the HTTPRoute"
+            ),
+        ),
+        Taken::Yes => Verdict::yes(Reason::Available, format!("{ready} gateway pods are ready")),
+    }
 }
 
 fn network(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
@@ -285,10 +289,7 @@ fn enforced(unverified: &BTreeSet<&'static str>) -> String {
 }
 
 fn remembered(observed: &Observed) -> Option<Verdict> {
-    let conditions = &observed.status.conditions;
-    let before = conditions
-        .iter()
-        .find(|condition| condition.type_ == ConditionType::NetworkSecured.as_str())?;
+    let before = observed.status.condition(ConditionType::NetworkSecured)?;
     let is_true = before.status == "True" && before.reason == Reason::PoliciesApplied.as_str();
     is_true.then(|| Verdict::yes(Reason::PoliciesApplied, before.message.clone()))
 }

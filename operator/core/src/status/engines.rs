@@ -1,7 +1,7 @@
 //! What is said about the model and the engines, the nearest to its cause first.
 
 use kvasir_config::StartFault;
-use kvasir_operator_api::{GroupState, GroupStatus, RankFailure, Reason};
+use kvasir_operator_api::{ConditionType, GroupState, GroupStatus, RankFailure, Reason, Retention};
 
 use super::conditions::Verdict;
 use crate::fault;
@@ -11,10 +11,23 @@ use crate::plan::Plan;
 use crate::validate::Validated;
 
 /// A ready group has loaded the model and tested it.
-pub(super) fn model(plan: &Plan, observed: &Observed) -> Verdict {
+pub(super) fn model(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
     let groups = &plan.decisions.groups;
+    let cache = cache(service);
     if groups.iter().any(|g| g.ready_since.is_some()) {
-        return Verdict::yes(Reason::Resolved, "a group has loaded the model");
+        return match cache {
+            Some(_) => Verdict::yes(
+                Reason::Cached,
+                "a group has loaded the model; its files lie in the claims of its pods, whose restarts fetch nothing",
+            ),
+            None => Verdict::yes(Reason::Resolved, "a group has loaded the model"),
+        };
+    }
+    if groups.is_empty() && cache == Some(Retention::Retain) && was_cached(plan, observed) {
+        return Verdict::yes(
+            Reason::Cached,
+            "no group runs; the model's files lie in the claims that the last ones left",
+        );
     }
     if let Some((pod, why)) = observed.pods.iter().find_map(refused_image) {
         let reason = reason_of_text(&without_digests(why)).unwrap_or(Reason::PullFailed);
@@ -27,6 +40,22 @@ pub(super) fn model(plan: &Plan, observed: &Observed) -> Verdict {
         None if observed.pods.is_empty() => Verdict::unknown(Reason::Resolving, "no engine has started yet"),
         None => Verdict::unknown(Reason::Resolving, "engines load the model"),
     }
+}
+
+/// What becomes of the claims with the fetched model, where there are such.
+fn cache(service: &Validated) -> Option<Retention> {
+    let storage = service.spec.storage.as_ref();
+    let cache = storage.and_then(|storage| storage.cache.as_ref());
+    cache
+        .filter(|_| service.spec.model.source.is_fetched())
+        .map(|cache| cache.retention)
+}
+
+/// It was said of this revision before.
+fn was_cached(plan: &Plan, observed: &Observed) -> bool {
+    let said = observed.status.condition(ConditionType::ModelReady);
+    observed.status.update_revision.as_ref() == Some(&plan.update)
+        && said.is_some_and(|said| said.status == "True" && said.reason == Reason::Cached.as_str())
 }
 
 /// What an engine's end says about its model: by its exit code, or by its last line where the code says nothing.

@@ -9,8 +9,9 @@ mod engines;
 
 use jiff::Timestamp;
 use kvasir_operator_api::{
-    AutoscalingMode, AutoscalingStatus, GatewayStatus, GroupState, GroupStatus, InferenceService,
-    InferenceServiceStatus, ModelStatus, NetworkStatus, Reason, TlsMode, VersionStatus, labels, names::Names,
+    AutoscalingMode, AutoscalingStatus, ConditionType, GatewayStatus, GroupState, GroupStatus,
+    InferenceService, InferenceServiceStatus, ModelStatus, NetworkStatus, Reason, TlsMode, VersionStatus,
+    labels, names::Names,
 };
 
 use crate::adopt;
@@ -34,7 +35,6 @@ pub fn accepted(
     settings: &Settings,
     now: Timestamp,
 ) -> InferenceServiceStatus {
-    let before = &observed.status;
     let groups = &plan.decisions.groups;
     let count = |keep: &dyn Fn(&&GroupStatus) -> bool| count(groups.iter().filter(keep).count());
     let available = count(&|g| g.state == GroupState::Ready);
@@ -51,7 +51,7 @@ pub fn accepted(
         rollout: Some(plan.decisions.rollout.clone()),
         groups: listed(groups),
         resting_ids: plan.decisions.resting.clone(),
-        model: Some(model(service, plan, before, now)),
+        model: Some(model(service, plan, observed, now)),
         gateway: gateway(service, observed),
         autoscaling: Some(autoscaling(observed)),
         network: Some(NetworkStatus {
@@ -103,9 +103,10 @@ fn listed(groups: &[GroupStatus]) -> Vec<GroupStatus> {
     all
 }
 
-/// The digest that the spec pins, once a group of it serves; and how long the last group took from its creation until it served, which
-/// includes finding a node and fetching the image.
-fn model(service: &Validated, plan: &Plan, before: &InferenceServiceStatus, now: Timestamp) -> ModelStatus {
+/// The digest that the spec pins, once a group of it serves; the size of its weights, once one has said it; and how long the last group took
+/// from its creation until it served, which includes finding a node and fetching the image.
+fn model(service: &Validated, plan: &Plan, observed: &Observed, now: Timestamp) -> ModelStatus {
+    let before = &observed.status;
     let mut model = before.model.clone().unwrap_or_default();
     service.model_name().clone_into(&mut model.name);
     if plan.decisions.current.as_deref() == Some(plan.update.as_str()) {
@@ -116,6 +117,13 @@ fn model(service: &Validated, plan: &Plan, before: &InferenceServiceStatus, now:
             .map(|(_, digest)| digest.to_owned())
             .or_else(|| pinned.sha256.clone());
     }
+    let newest = plan
+        .decisions
+        .groups
+        .iter()
+        .filter(|group| group.revision == plan.update);
+    let bytes = newest.filter_map(|group| i64::try_from(observed.loads.get(&group.id)?.model_bytes).ok());
+    model.size_bytes = bytes.filter(|bytes| *bytes > 0).max().or(model.size_bytes);
     let loaded = plan.decisions.groups.iter().filter_map(|group| {
         let known = before.groups.iter().find(|known| known.id == group.id)?;
         let first = known.ready_since.is_none() && group.ready_since.is_some();
@@ -150,6 +158,15 @@ fn gateway(service: &Validated, observed: &Observed) -> Option<GatewayStatus> {
         };
         format!("{scheme}://{}", ingress.host)
     });
+    // The Gateway's listener decides about TLS; without it keys would be readable on the wire.
+    let hostnames = service
+        .spec
+        .gateway
+        .route
+        .iter()
+        .flat_map(|route| &route.hostnames);
+    let routed = hostnames.clone().find(|host| !host.starts_with('*'));
+    let outside = outside.or_else(|| routed.map(|host| format!("https://{host}")));
     Some(GatewayStatus {
         url: Some(outside.unwrap_or_else(|| internal.clone())),
         internal_url: Some(internal),
@@ -172,7 +189,7 @@ fn autoscaling(observed: &Observed) -> AutoscalingStatus {
 
 /// The reason of the first part that isn't as it should be, for people.
 pub fn summary(status: &InferenceServiceStatus) -> &str {
-    let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+    let ready = status.condition(ConditionType::Ready);
     ready.map_or(Reason::Reconciling.as_str(), |condition| {
         condition.reason.as_str()
     })

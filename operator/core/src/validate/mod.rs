@@ -11,7 +11,9 @@ mod unsupported;
 
 use kvasir_config::model_url;
 use kvasir_operator_api::names::Names;
-use kvasir_operator_api::{AuthMode, InferenceService, InferenceServiceSpec, Reason, TlsMode, labels};
+use kvasir_operator_api::{
+    AuthMode, InferenceService, InferenceServiceSpec, ModelFormat, Reason, TlsMode, labels,
+};
 
 pub use overrides::OWNED_LABEL_PREFIX;
 
@@ -79,6 +81,7 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     overrides::check(spec.pod_overrides.as_ref(), &mut errors);
     network::check(&spec.network, &mut errors);
     network::reach(spec, &mut errors);
+    engine(spec, &mut errors);
     needs(spec, shape, settings, &mut errors);
     resources::check("spec.engine.resources", &spec.engine.resources, &mut errors);
     resources::check("spec.gateway.resources", &spec.gateway.resources, &mut errors);
@@ -195,12 +198,64 @@ fn needs(
             "ranks know each other by their group's certificate, and one Secret is the same for all groups: use Internal or CertManager",
         ));
     }
+    route(spec, settings, errors);
     let reviews = spec.gateway.enabled && spec.gateway.auth.mode == AuthMode::TokenReview;
     if reviews && settings.token_reviewers.is_none() {
         errors.push(FieldError::new(
             "spec.gateway.auth.mode",
             Reason::Unsupported,
             "reviewing tokens is a right on the whole cluster, which this operator can't give: install its chart without watchNamespace and with rbac.create, or use APIKey or JWT",
+        ));
+    }
+}
+
+/// A route to pods that speak TLS needs two kinds of the Gateway API.
+fn route(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<FieldError>) {
+    if spec.gateway.route.is_none() {
+        return;
+    }
+    let mut say = |reason: Reason, message: String| {
+        errors.push(FieldError::new("spec.gateway.route", reason, message));
+    };
+    if !spec.gateway.enabled {
+        say(
+            Reason::InvalidSpec,
+            "the route leads to the gateway, and gateway.enabled is false".to_owned(),
+        );
+    }
+    let needed = [
+        (Kind::HTTPRoute, true),
+        (Kind::BackendTLSPolicy, spec.tls.mode != TlsMode::Off),
+    ];
+    let missing = needed
+        .iter()
+        .find(|(kind, needed)| *needed && !settings.known_kinds.contains(kind));
+    if let Some((kind, _)) = missing {
+        say(
+            Reason::Unsupported,
+            format!(
+                "the cluster doesn't know the kind {kind} ({}): install the Gateway API in version 1.4 or newer, or use gateway.ingress",
+                kind.api_version()
+            ),
+        );
+    }
+}
+
+/// What an engine would refuse at its start.
+fn engine(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
+    let kv = &spec.engine.kv;
+    if kv.memory.is_some() && kv.memory_fraction_percent.is_some() {
+        errors.push(FieldError::new(
+            "spec.engine.kv.memoryFractionPercent",
+            Reason::InvalidSpec,
+            "kv.memory says already how large the cache is: give one of the two",
+        ));
+    }
+    if spec.model.format == ModelFormat::SafeTensors && spec.model.source.http.is_some() {
+        errors.push(FieldError::new(
+            "spec.model.format",
+            Reason::InvalidSpec,
+            "an http source is one GGUF file: use GGUF or Auto",
         ));
     }
 }

@@ -1,8 +1,6 @@
 //! Fields that this version knows and can't honour yet.
 
-use kvasir_operator_api::{
-    AcceleratorType, AutoscalingMode, Gang, InferenceServiceSpec, ModelFormat, Reason, TlsMode,
-};
+use kvasir_operator_api::{AcceleratorType, AutoscalingMode, Gang, InferenceServiceSpec, Reason, TlsMode};
 
 use crate::field_error::FieldError;
 
@@ -50,36 +48,6 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             spec.scheduling.gang != Gang::None,
             "spec.scheduling.gang",
             "gang scheduling isn't built yet: use None",
-        ),
-        (
-            spec.gateway.route.is_some(),
-            "spec.gateway.route",
-            "HTTPRoutes aren't built yet: use gateway.ingress or gateway.service",
-        ),
-        (
-            spec.model.sha256.is_some() && spec.model.source.http.is_none(),
-            "spec.model.sha256",
-            "a digest is verified of an http source only: pin image by digest or huggingFace by commit",
-        ),
-        (
-            spec.model.format != ModelFormat::Auto,
-            "spec.model.format",
-            "the engine finds the format itself: use Auto",
-        ),
-        (
-            spec.engine.quantization.is_some(),
-            "spec.engine.quantization",
-            "the engine reads the quantization from the files: leave the field out",
-        ),
-        (
-            spec.engine.kv.memory_fraction_percent.is_some(),
-            "spec.engine.kv.memoryFractionPercent",
-            "shares of memory aren't built yet: use kv.memory, or leave both out",
-        ),
-        (
-            spec.observability.service_monitor,
-            "spec.observability.serviceMonitor",
-            "ServiceMonitors aren't made yet: use podMonitor",
         ),
         (
             spec.observability.tracing.is_some(),

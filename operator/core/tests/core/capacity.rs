@@ -1,6 +1,7 @@
 //! Pods that find no node, or that nobody may create.
 
 use jiff::SignedDuration;
+use kvasir_operator_api::ConditionType;
 use kvasir_operator_core::{plan, status, validate};
 use serde_json::json;
 
@@ -54,16 +55,11 @@ fn pods_that_a_quota_forbids_are_said_and_nothing_is_made_anew_for_them() {
         let made = plan(&service, &observed, &fake.settings, fake.now);
         assert!(made.decisions.restart_pods.is_empty());
         let status = status::accepted(&service, &made, &observed, &fake.settings, fake.now);
-        let find = |kind: &str| {
-            status
-                .conditions
-                .iter()
-                .find(|c| c.type_ == kind)
-                .unwrap()
-                .reason
-                .clone()
-        };
-        (find("Accepted"), find("EnginesReady"))
+        let reason = |part| status.condition(part).unwrap().reason.clone();
+        (
+            reason(ConditionType::Accepted),
+            reason(ConditionType::EnginesReady),
+        )
     };
     let quota = said("create Pod chat-g0-0 in StatefulSet chat-g0 failed error: exceeded quota: pods");
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Certificates that somebody else makes, and rights that only some gateways have.
 
-use kvasir_operator_api::{InferenceService, TlsMode};
+use kvasir_operator_api::{ConditionType, InferenceService, TlsMode};
 use kvasir_operator_core::build::rights;
 use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::identity;
@@ -124,15 +124,8 @@ fn what_lacks_in_a_given_secret_keeps_the_service_from_being_ready_and_is_said()
         };
         let made = plan(&service, &observed, &fake.settings, fake.now);
         let status = status::accepted(&service, &made, &observed, &fake.settings, fake.now);
-        let find = |kind: &str| {
-            status
-                .conditions
-                .iter()
-                .find(|c| c.type_ == kind)
-                .unwrap()
-                .clone()
-        };
-        (find("CertificatesReady"), find("Ready"))
+        let find = |part| status.condition(part).unwrap().clone();
+        (find(ConditionType::CertificatesReady), find(ConditionType::Ready))
     };
     let (certificates, ready) = condition(&["spec.tls.secretName: Secret given: it doesn't exist yet"]);
     assert_eq!(

@@ -44,23 +44,20 @@ fn only_admin(door: &Door) -> bool {
     door.expected == Expected::Open
 }
 
-fn condition(enforcement: Option<Enforcement>) -> Condition {
+/// What is said about the network.
+fn condition(observed: &Observed) -> Condition {
     let (settings, service) = (Settings::default(), service(json!({})));
-    let observed = Observed {
-        enforcement,
-        ..Observed::default()
-    };
     let validated = validate(&service, &settings).unwrap();
-    let status = status::accepted(
-        &validated,
-        &Plan::default(),
-        &observed,
-        &settings,
-        jiff::Timestamp::UNIX_EPOCH,
-    );
-    let kind = ConditionType::NetworkSecured.as_str();
-    let mut all = status.conditions.into_iter();
-    all.find(|condition| condition.type_ == kind).unwrap()
+    let now = jiff::Timestamp::UNIX_EPOCH;
+    let status = status::accepted(&validated, &Plan::default(), observed, &settings, now);
+    status.condition(ConditionType::NetworkSecured).unwrap().clone()
+}
+
+fn after(enforcement: Enforcement) -> Condition {
+    condition(&Observed {
+        enforcement: Some(enforcement),
+        ..Observed::default()
+    })
 }
 
 #[test]
@@ -68,7 +65,7 @@ fn refused_everywhere_but_at_its_own_port_the_operator_trusts_the_network() {
     let judged = judge(&found(json!({}), only_admin));
     let ranks = ["collective", "rendezvous"].into_iter().collect();
     assert_eq!(judged, Enforcement::Enforced { unverified: ranks });
-    let condition = condition(Some(judged));
+    let condition = after(judged);
     assert_eq!(
         (condition.status.as_str(), condition.reason.as_str()),
         ("True", "PoliciesApplied")
@@ -90,7 +87,7 @@ fn each_port_that_opens_though_policies_close_it_is_named() {
         let judged = judge(&found(json!({}), |door| {
             only_admin(door) || (door.address.port() == port && door.pod == pod)
         }));
-        let condition = condition(Some(judged));
+        let condition = after(judged);
         assert_eq!(
             (condition.status.as_str(), condition.reason.as_str()),
             ("False", "EnforcementUnverified")
@@ -111,7 +108,7 @@ fn refusals_prove_nothing_where_the_operators_own_port_is_refused_too() {
         matches!(&judged, Enforcement::Unknown { why } if why.contains("8082")),
         "{judged:?}"
     );
-    assert_eq!(condition(Some(judged)).status, "Unknown");
+    assert_eq!(after(judged).status, "Unknown");
     assert!(matches!(judge(&[]), Enforcement::Unknown { .. }));
 }
 
@@ -195,25 +192,10 @@ fn one_visit_alone_blames_nobody() {
 
 #[test]
 fn an_operator_that_has_just_started_goes_by_what_the_last_one_found() {
-    assert_eq!(condition(None).status, "Unknown");
-    let (settings, service) = (Settings::default(), service(json!({})));
-    let validated = validate(&service, &settings).unwrap();
+    assert_eq!(condition(&Observed::default()).status, "Unknown");
     let mut observed = Observed::default();
-    observed.status.conditions = vec![condition(Some(Enforcement::Enforced {
+    observed.status.conditions = vec![after(Enforcement::Enforced {
         unverified: [].into(),
-    }))];
-    let status = status::accepted(
-        &validated,
-        &Plan::default(),
-        &observed,
-        &settings,
-        jiff::Timestamp::UNIX_EPOCH,
-    );
-    let kind = ConditionType::NetworkSecured.as_str();
-    let after = status
-        .conditions
-        .iter()
-        .find(|condition| condition.type_ == kind)
-        .unwrap();
-    assert_eq!(after.status, "True");
+    })];
+    assert_eq!(condition(&observed).status, "True");
 }

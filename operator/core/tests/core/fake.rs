@@ -102,6 +102,7 @@ impl Fake {
                 missing: 0,
                 problems: Vec::new(),
             }),
+            trust: Some("authorities".to_owned()),
             enforcement: Some(Enforcement::Enforced {
                 unverified: BTreeSet::new(),
             }),

@@ -11,6 +11,7 @@ mod certificates;
 mod enforcement;
 mod explained;
 mod fake;
+mod fields;
 mod laws;
 mod manifests;
 mod policies;

@@ -1,7 +1,7 @@
 //! Manifests that the API server admits and the operator refuses, each with the field's path, and what it builds of good ones.
 
 use crate::fake::{self, Fake};
-use kvasir_operator_api::{InferenceService, Reason};
+use kvasir_operator_api::{ConditionType, Gang, InferenceService, Quantity, Reason};
 use kvasir_operator_core::child::Kind;
 use kvasir_operator_core::{FieldError, Settings, status, validate};
 use serde_json::{Value, json};
@@ -61,22 +61,20 @@ fn a_refused_spec_is_reported_with_every_fields_path_and_keeps_what_was_known() 
     let mut fake = Fake::new(json!({}));
     fake.settle();
     fake.edit(|spec| {
-        spec.engine.kv.memory_fraction_percent = Some(50);
-        spec.engine.quantization = Some("Q4_K_M".to_owned());
+        spec.engine.kv.cpu_offload = Some(Quantity("1Gi".to_owned()));
+        spec.scheduling.gang = Gang::Volcano;
     });
     let errors = validate(&fake.service, &fake.settings).unwrap_err();
     let after = status::refused(&fake.service, &errors, &fake.settings, fake.now);
-    let condition = |kind: &str| after.conditions.iter().find(|c| c.type_ == kind).unwrap().clone();
-    assert_eq!(condition("Accepted").status, "False");
-    assert_eq!(condition("Accepted").reason, Reason::Unsupported.as_str());
-    assert!(
-        condition("Accepted")
-            .message
-            .contains("spec.engine.kv.memoryFractionPercent")
-    );
-    assert!(condition("Accepted").message.contains("spec.engine.quantization"));
-    assert_eq!(condition("Ready").reason, "NotAccepted");
-    assert_eq!(condition("EnginesReady").status, "True", "the groups still serve");
+    let condition = |part| after.condition(part).unwrap();
+    let refused = condition(ConditionType::Accepted);
+    assert_eq!(refused.status, "False");
+    assert_eq!(refused.reason, Reason::Unsupported.as_str());
+    assert!(refused.message.contains("spec.engine.kv.cpuOffload"));
+    assert!(refused.message.contains("spec.scheduling.gang"));
+    assert_eq!(condition(ConditionType::Ready).reason, "NotAccepted");
+    let engines = condition(ConditionType::EnginesReady);
+    assert_eq!(engines.status, "True", "the groups still serve");
     assert_eq!(after.replicas, 1);
     assert_eq!(after.conditions.len(), 10);
 }

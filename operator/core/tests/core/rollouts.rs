@@ -2,7 +2,7 @@
 
 use crate::fake::Fake;
 use jiff::SignedDuration;
-use kvasir_operator_api::{AutoscalingMode, CanarySpec, GroupState, RolloutStrategy};
+use kvasir_operator_api::{AutoscalingMode, CanarySpec, ConditionType, GroupState, RolloutStrategy};
 use kvasir_operator_core::observed::GroupLoad;
 use kvasir_operator_core::outcomes::Outcomes;
 use serde_json::json;
@@ -593,14 +593,8 @@ fn an_id_rests_before_it_is_used_again() {
 fn a_condition_keeps_its_time_until_its_status_flips() {
     let mut fake = ready(1);
     let time = |fake: &Fake| {
-        let status = fake.status();
-        status
-            .conditions
-            .iter()
-            .find(|c| c.type_ == "EnginesReady")
-            .unwrap()
-            .last_transition_time
-            .clone()
+        let engines = fake.status().condition(ConditionType::EnginesReady).cloned();
+        engines.unwrap().last_transition_time
     };
     let before = time(&fake);
     fake.edit(|spec| spec.replicas = 2);

@@ -161,6 +161,15 @@ pub(crate) fn view(
     }
 }
 
+/// The authorities that vouch for the gateway's certificate, as they lie beside it.
+pub(crate) fn trust(service: &Validated, secrets: &Secrets) -> Option<String> {
+    let tls = &service.spec.tls;
+    let own = service.names.gateway_certificate();
+    let given = tls.secret_name.as_ref().filter(|_| tls.mode == TlsMode::Provided);
+    let found = secrets.get(given.unwrap_or(&own))?;
+    String::from_utf8(found.data.get(TRUST_KEY)?.0.clone()).ok()
+}
+
 fn leaves(service: &Validated, wanted: &[Subject], secrets: &Secrets, settings: &Settings) -> Vec<HeldLeaf> {
     let held = |subject: &Subject| {
         let found = secrets.get(&identity::secret(&service.names, subject))?;

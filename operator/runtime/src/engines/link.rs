@@ -11,8 +11,9 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use kvasir_operator_core::observed::GroupLoad;
 use kvasir_operator_core::outcomes::Outcomes;
+use kvasir_proto::engine::MODEL_BYTES;
 use kvasir_proto::engine::v1::engine_client::EngineClient;
-use kvasir_proto::engine::v1::{DrainRequest, GetLoadRequest, LoadReport};
+use kvasir_proto::engine::v1::{DrainRequest, GetLoadRequest, GetModelInfoRequest, LoadReport, ModelInfo};
 use kvasir_tls::{Name, NameRule, client_from_memory};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -81,12 +82,14 @@ impl Link {
     pub(crate) async fn load(&self, address: SocketAddr) -> Result<Answer, LinkError> {
         let ask = async {
             let mut client = EngineClient::new(self.connect(address).await?);
-            let answer = client.get_load(GetLoadRequest {}).await;
-            answer
-                .map(tonic::Response::into_inner)
-                .map_err(|status| refused(address, status))
+            let load = client.get_load(GetLoadRequest {}).await;
+            let load = load.map_err(|status| refused(address, status))?;
+            let info = client.get_model_info(GetModelInfoRequest {}).await;
+            let info = info.map_err(|status| refused(address, status))?;
+            Ok((load.into_inner(), info.into_inner()))
         };
-        timed(address, ask).await.map(|report| summary(&report))
+        let (load, info) = timed(address, ask).await?;
+        Ok(summary(&load, &info))
     }
 
     /// Tells the engine at `address` to take no new requests.
@@ -149,13 +152,15 @@ pub(crate) struct Answer {
     pub(crate) counted: Outcomes,
 }
 
-/// What decisions read of a load report.
-fn summary(report: &LoadReport) -> Answer {
+/// What decisions read of an engine's answers.
+fn summary(report: &LoadReport, info: &ModelInfo) -> Answer {
+    let model_bytes = info.details.get(MODEL_BYTES).and_then(|bytes| bytes.parse().ok());
     Answer {
         load: GroupLoad {
             running: report.num_running,
             waiting: report.num_waiting,
             kv_usage_permille: (report.kv_cache_usage.clamp(0.0, 1.0) * 1000.0).round() as u16,
+            model_bytes: model_bytes.unwrap_or_default(),
             recent: Outcomes::default(),
         },
         counted: Outcomes {
@@ -230,17 +235,31 @@ mod tests {
     #[test]
     fn usage_is_rounded_to_permille_and_kept_in_range() {
         let usage = |kv_cache_usage| {
-            summary(&LoadReport {
+            let report = LoadReport {
                 kv_cache_usage,
                 ..LoadReport::default()
-            })
-            .load
-            .kv_usage_permille
+            };
+            summary(&report, &ModelInfo::default()).load.kv_usage_permille
         };
         assert_eq!(usage(0.1234), 123);
         assert_eq!(usage(7.0), 1000);
         assert_eq!(usage(-1.0), 0);
         assert_eq!(usage(f64::NAN), 0);
+    }
+
+    #[test]
+    fn an_engine_that_does_not_say_how_large_its_model_is_has_said_nothing() {
+        let said = |bytes: Option<&str>| {
+            let details = bytes.map(|bytes| (MODEL_BYTES.to_owned(), bytes.to_owned()));
+            let info = ModelInfo {
+                details: details.into_iter().collect(),
+                ..ModelInfo::default()
+            };
+            summary(&LoadReport::default(), &info).load.model_bytes
+        };
+        assert_eq!(said(Some("98765")), 98765);
+        assert_eq!(said(Some("much")), 0);
+        assert_eq!(said(None), 0);
     }
 
     #[tokio::test]
