@@ -142,6 +142,9 @@ section! {
         "enable-debug-dump" => enable_debug_dump: bool = false, "",
             "Serve GET /debug/dump, the engine's state with the token ids of everybody's prompts, to admin keys; without \
              any keys to everybody on this machine";
+        "otlp-traces-endpoint" => otlp_traces_endpoint: Option<String> = None, "URL",
+            "OpenTelemetry collector that takes OTLP over gRPC, for example http://127.0.0.1:4317: a span for each request goes there, in the \
+             client's trace if it sends traceparent [default: none]";
         "request-timeout" => request_timeout: Option<Seconds> = None, "SECONDS",
             "Longest time from reading a request to the end of its answer, waiting included; then it ends with 504 [default: no limit]";
         "sse-keep-alive-interval" => sse_keep_alive_interval: Seconds = seconds(15), "SECONDS",

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kvasir_api::Limits;
 
 use crate::keys::{ApiKey, Keys};
+use crate::spans::Spans;
 
 /// Configuration of an [`crate::Edge`].
 #[derive(Clone, Debug)]
@@ -60,6 +61,8 @@ pub struct EdgeConfig {
     pub max_stall: Duration,
     /// Most connections at a time; more wait in the listener's queue.
     pub max_connections: usize,
+    /// Records a span for each request.
+    pub spans: Option<Spans>,
     /// The resolved configuration of the whole process, served at the operations route `/server_info`.
     pub resolved_config: serde_json::Value,
 }
@@ -94,6 +97,7 @@ impl Default for EdgeConfig {
             enable_debug_dump: false,
             max_stall: Duration::from_mins(1),
             max_connections: 4096,
+            spans: None,
             resolved_config: serde_json::Value::Null,
         }
     }

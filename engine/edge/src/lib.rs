@@ -22,6 +22,7 @@ mod reply;
 pub mod routes;
 mod seeds;
 mod server;
+mod spans;
 mod state;
 
 pub use config::{EdgeConfig, GenerationConfig};
@@ -34,3 +35,4 @@ pub use metrics::{EngineMetrics, Figures};
 pub use pipeline::{Pipeline, PipelineOptions, Prompt, Source, TextDelta, TextRequest, TextStream};
 pub use routes::{Route, Scope};
 pub use server::{Edge, Shutdown};
+pub use spans::{Spans, SpansError};

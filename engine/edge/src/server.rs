@@ -55,6 +55,7 @@ impl Edge {
             limits: Some(config.limits()),
             seed: config.seed,
             figures: None,
+            spans: config.spans.clone(),
         };
         let host = OneEngine::connect(engine, &config, options).await?;
         Ok(Self::over(config, Arc::new(host)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kvasir_config::gateway::{CertificateName, EngineTlsConfig, GatewayConfig, ServerTlsConfig};
-use kvasir_edge::{Edge, EdgeConfig, EdgeError, Figures, Listener, Shutdown};
+use kvasir_edge::{Edge, EdgeConfig, EdgeError, Figures, Listener, Shutdown, Spans, SpansError};
 use kvasir_tls::{ClientAuth, ClientFiles, ClientTls, Name, NameRule, ServerFiles, ServerTls, TlsError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +46,7 @@ pub struct Gateway {
     leave: Duration,
     host: Arc<DoorHost>,
     reloader: Reloader,
+    spans: Option<Spans>,
     /// Follows engines.
     _pool: AbortOnDropHandle<()>,
 }
@@ -81,6 +82,9 @@ pub enum StartError {
     /// A service that the gateway asks can't be used as configured.
     #[error(transparent)]
     Outside(OutsideError),
+    /// Spans can't be sent.
+    #[error(transparent)]
+    Spans(SpansError),
     /// The audit log can't be written.
     #[error("can't write the audit log to {path}: {source}")]
     Audit {
@@ -110,7 +114,12 @@ impl Gateway {
         let audit = open_audit(config)?;
         let outside = Outside::open(config).map_err(StartError::Outside)?;
         let discovery = outside.discovery(config).map_err(StartError::Outside)?;
-        let (host, pool) = Self::behind(&loaded, engine_tls.clone(), audit, &outside);
+        let tracing = config.tracing.as_ref();
+        let spans = tracing
+            .map(|tracing| Spans::open(&tracing.endpoint, tracing.sample_percent))
+            .transpose()
+            .map_err(StartError::Spans)?;
+        let (host, pool) = Self::behind(&loaded, engine_tls.clone(), audit, &outside, spans.clone());
         let following = pool.follow(discovery.targets());
         let leave = leave_time(&loaded.config);
         let is_draining = Arc::new(AtomicBool::new(false));
@@ -153,6 +162,7 @@ impl Gateway {
             leave,
             host,
             reloader,
+            spans,
             _pool: following,
         })
     }
@@ -163,6 +173,7 @@ impl Gateway {
         engine_tls: Option<Arc<ClientTls>>,
         audit: Audit,
         outside: &Outside,
+        spans: Option<Spans>,
     ) -> (Arc<DoorHost>, Arc<Pool>) {
         let config = &loaded.config;
         let metrics = Arc::new(GatewayMetrics::new());
@@ -176,7 +187,10 @@ impl Gateway {
             first_token_timeout: Duration::from_secs(config.routing.first_token_timeout_seconds.into()),
             inter_token_timeout: Duration::from_secs(config.routing.inter_token_timeout_seconds.into()),
         };
-        let text = edge_config(config);
+        let text = EdgeConfig {
+            spans,
+            ..edge_config(config)
+        };
         let pool = Pool::new(
             &loaded.settings,
             reach,
@@ -232,6 +246,7 @@ impl Gateway {
             leave,
             host,
             reloader,
+            spans,
             _pool: pool,
             ..
         } = self;
@@ -265,6 +280,12 @@ impl Gateway {
                 tracing::error!("the end of the audit log could not be written within {FLUSH_TIMEOUT:?}");
             }
             Err(error) => tracing::error!(%error, "the audit log could not be flushed"),
+        }
+        if let Some(spans) = spans {
+            let closed = tokio::task::spawn_blocking(move || spans.close()).await;
+            if let Err(error) = closed {
+                tracing::error!(%error, "the last spans could not be sent");
+            }
         }
         ended.cancel();
         probing.abort();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
 use kvasir_config::gateway::{
     ApiKeyConfig, AuthConfig, CertificateName, GatewayConfig, JwtConfig, Names, ReviewRuleConfig,
     RoutingPolicyConfig, ScopeConfig, TenantConfig, TokenReviewConfig,
@@ -44,6 +45,8 @@ pub struct Settings {
     pub salt: SaltSecret,
     /// How engines are chosen.
     pub router: RouterConfig,
+    /// The header that names a session.
+    pub session_header: HeaderName,
     /// How failed requests are retried.
     pub retry: RetryConfig,
     /// Revisions with their weights.
@@ -152,6 +155,7 @@ impl Settings {
                 max_index_pairs: config.routing.max_index_blocks.get() as usize,
                 circuit: CircuitConfig::default(),
             },
+            session_header: session_header(config.routing.session_header.as_deref()),
             retry: RetryConfig {
                 max_attempts: config.routing.max_attempts,
                 ..RetryConfig::default()
@@ -339,6 +343,13 @@ fn review(review: &TokenReviewConfig) -> Result<ReviewRules, SettingsError> {
             .map(rule)
             .collect::<Result<_, SettingsError>>()?,
     })
+}
+
+/// What isn't the name of a header was refused when the configuration was read.
+fn session_header(given: Option<&str>) -> HeaderName {
+    given
+        .and_then(|name| HeaderName::try_from(name).ok())
+        .unwrap_or(HeaderName::from_static("x-session-id"))
 }
 
 fn routing_policy(policy: RoutingPolicyConfig) -> RoutingPolicy {

@@ -135,7 +135,9 @@ async fn serve(config: &Path) -> Result<(), Failure> {
     let mut signals = Signals::catch_but_hang_up()?;
     let mut reopen = ReopenSignal::catch()?;
     let gateway = Gateway::start(config).await.map_err(|error| match error {
-        StartError::Config(_) | StartError::Outside(_) => Failure::Usage(error.to_string()),
+        StartError::Config(_) | StartError::Outside(_) | StartError::Spans(_) => {
+            Failure::Usage(error.to_string())
+        }
         StartError::Tls(_) | StartError::Bind { .. } | StartError::Audit { .. } => Failure::failed(&error),
     })?;
     let (url, operations) = (gateway.url(), gateway.operations_address());

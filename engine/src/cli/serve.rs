@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvasir_client::{EngineClient, GrpcClient};
 use kvasir_config::{Bind, LocalAddress, Secret, Source, is_loopback_host};
-use kvasir_edge::{ApiKey, Edge, EdgeConfig, Shutdown};
+use kvasir_edge::{ApiKey, Edge, EdgeConfig, Shutdown, Spans};
 use kvasir_service::Engine;
 use tokio_util::sync::CancellationToken;
 
@@ -114,6 +114,12 @@ async fn serve(mut settings: Settings, keys: &Keys, bind: &Bind) -> Result<(), F
         let given = settings.model.model.value.as_deref();
         config.served_model_names = default_names(&engine.model_info().model, given);
     }
+    let endpoint = settings.http.otlp_traces_endpoint.value.as_deref();
+    config.spans = endpoint
+        .map(|endpoint| Spans::open(endpoint, 100))
+        .transpose()
+        .map_err(|error| Failure::failed(&error))?;
+    let spans = config.spans.clone();
     let edge = Edge::new(config, Arc::clone(&started.client))
         .await
         .map_err(|error| Failure::failed(&error))?;
@@ -130,6 +136,10 @@ async fn serve(mut settings: Settings, keys: &Keys, bind: &Bind) -> Result<(), F
             never = dump_signal.decline() => never,
         }
     };
+    if let Some(spans) = spans {
+        let closed = tokio::task::spawn_blocking(move || spans.close()).await;
+        closed.map_err(|error| Failure::failed(&error))?;
+    }
     if let Some(engine) = started.engine {
         finish(engine, &result).await;
     }

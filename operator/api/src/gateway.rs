@@ -262,9 +262,7 @@ pub struct JwtSpec {
     #[serde(default = "tenant_claim")]
     #[schemars(length(min = 1, max = 253))]
     pub tenant_claim: String,
-    /// Authorities of jwksURL (not built).
-    ///
-    /// Certificate authorities of that address; the image's own if left out.
+    /// Authorities of jwksURL; default the image's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_bundle_ref: Option<ConfigMapKeyRef>,
 }

@@ -51,7 +51,7 @@ pub use model::{
 pub use network::{
     DnsSpec, EgressRule, IssuerRef, NetworkMode, NetworkSpec, Peer, PodPeer, TlsMode, TlsSpec,
 };
-pub use observability::{LogLevel, ObservabilitySpec};
+pub use observability::{LogLevel, ObservabilitySpec, TracingSpec};
 pub use pod::{EnvFrom, EnvVar, PullPolicy};
 pub use resource::{InferenceService, InferenceServiceSpec};
 pub use rollout::{

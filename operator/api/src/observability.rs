@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::common::Unbuilt;
-
 /// Metrics, alerts, traces and logs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -27,9 +25,9 @@ pub struct ObservabilitySpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub labels: BTreeMap<String, String>,
-    /// Spans over OTLP (not built).
+    /// Spans of requests; none if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tracing: Option<Unbuilt>,
+    pub tracing: Option<TracingSpec>,
     /// Least severe message.
     pub log_level: LogLevel,
 }
@@ -45,6 +43,25 @@ impl Default for ObservabilitySpec {
             log_level: LogLevel::default(),
         }
     }
+}
+
+/// Where the gateway sends a span for each request, in the client's own trace if it brings a traceparent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TracingSpec {
+    /// OTLP collector (gRPC). network.gatewayEgress must allow it.
+    #[schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s@]+$"))]
+    pub endpoint: String,
+    /// Share of new traces.
+    ///
+    /// Requests out of a hundred that begin a trace; those in a client's trace are recorded as the client says.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1, max = 100))]
+    pub sample_percent: i32,
+}
+
+fn hundred() -> i32 {
+    100
 }
 
 /// Least severe message.

@@ -82,6 +82,22 @@ impl<'a> Checker<'a> {
             "operationsListen",
             || "must differ from listen: probes and metrics are not for clients".to_owned(),
         );
+        if let Some(tracing) = &config.tracing {
+            let is_url = ["http://", "https://"]
+                .iter()
+                .any(|scheme| tracing.endpoint.starts_with(scheme));
+            self.require(is_url, "tracing.endpoint", || {
+                "must begin with http:// or https://, for example http://otel:4317".to_owned()
+            });
+        }
+        let is_header = |name: &str| {
+            (1..=64).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-')
+        };
+        self.require(
+            config.routing.session_header.as_deref().is_none_or(is_header),
+            "routing.sessionHeader",
+            || "must be 1 to 64 letters, digits and -".to_owned(),
+        );
     }
 
     fn tenants(&mut self, tenants: &'a [TenantConfig]) {

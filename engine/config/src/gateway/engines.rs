@@ -90,6 +90,9 @@ pub struct RoutingConfig {
     /// The policy.
     #[serde(default)]
     pub policy: RoutingPolicyConfig,
+    /// The request header that names a session; left out: x-session-id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_header: Option<String>,
     /// Most blocks in the prefix index, counted once for each engine that holds them; 30 bytes each at most.
     #[serde(default = "default_index")]
     pub max_index_blocks: NonZeroU32,
@@ -136,6 +139,7 @@ impl Default for RoutingConfig {
     fn default() -> Self {
         Self {
             policy: RoutingPolicyConfig::PrefixAware,
+            session_header: None,
             max_index_blocks: default_index(),
             connect_timeout_millis: default_connect(),
             first_token_timeout_seconds: default_first_token(),

@@ -64,6 +64,25 @@ pub struct GatewayConfig {
     /// How long and how many requests wait.
     #[serde(default)]
     pub waiting: WaitingConfig,
+    /// Where spans of requests are sent; left out, nowhere. A change takes effect at the next start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tracing: Option<TracingConfig>,
+}
+
+/// Where spans of requests are sent.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TracingConfig {
+    /// An OpenTelemetry collector that takes OTLP over gRPC: `http://HOST:4317`, or `https://` for TLS.
+    pub endpoint: String,
+    /// Requests out of a hundred that are recorded, of those that belong to no trace of their client.
+    #[serde(default = "all")]
+    #[schemars(range(min = 1, max = 100))]
+    pub sample_percent: u8,
+}
+
+fn all() -> u8 {
+    100
 }
 
 /// Certificate and key of a server.
@@ -157,6 +176,9 @@ pub struct LimitStoreConfig {
     pub redis_url_file: PathBuf,
     /// PEM file of the authorities of the server's certificate; left out, those that the system trusts.
     pub authorities: Option<PathBuf>,
+    /// A file with the password, instead of one in the URL; read at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password_file: Option<PathBuf>,
     /// What keys begin with; one for each service.
     #[serde(default = "default_prefix")]
     pub prefix: String,
@@ -193,6 +215,7 @@ impl LimitStoreConfig {
         Self {
             redis_url_file,
             authorities: None,
+            password_file: None,
             prefix,
         }
     }

@@ -23,7 +23,7 @@ pub use engines::{
 pub use fault::{Fault, GatewayFaults};
 pub use file::{
     CacheSaltConfig, GatewayConfig, GatewayLimitsConfig, LimitStoreConfig, ScopeConfig, ServerTlsConfig,
-    TenantConfig, TenantLimitsConfig, WaitingConfig,
+    TenantConfig, TenantLimitsConfig, TracingConfig, WaitingConfig,
 };
 pub use text::{CertificateName, Names};
 

@@ -497,6 +497,7 @@ const NUMBERS: &[(&str, i128, i128)] = &[
     ("waiting.capacity", 1, U32),
     ("waiting.maxWaitSeconds", 1, 3600),
     ("waiting.holdSeconds", 0, 3600),
+    ("tracing.samplePercent", 1, 100),
 ];
 const U32: i128 = u32::MAX as i128;
 const U64: i128 = u64::MAX as i128;

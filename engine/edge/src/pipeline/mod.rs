@@ -30,6 +30,7 @@ use crate::config::GenerationConfig;
 use crate::error::EdgeError;
 use crate::metrics::Figures;
 use crate::seeds::Seeds;
+use crate::spans::Spans;
 use source::EngineSource;
 
 /// Turns text requests into text, over any engine. Cheap to clone.
@@ -46,6 +47,7 @@ struct Inner {
     info: ModelInfo,
     context: Context,
     figures: Figures,
+    spans: Option<Spans>,
     /// Bytes of the longest token: no text of more than this times the context fits.
     max_token_bytes: usize,
     /// One permit per CPU for templates and tokenizing.
@@ -66,6 +68,8 @@ pub struct PipelineOptions {
     pub seed: Option<u64>,
     /// Figures to count into, which several pipelines may share; none means own ones.
     pub figures: Option<Figures>,
+    /// Records a span for each request.
+    pub spans: Option<Spans>,
 }
 
 /// A prompt before it is tokenized.
@@ -356,6 +360,7 @@ impl Inner {
             info,
             context: Context { limits, defaults },
             figures,
+            spans: options.spans,
             max_token_bytes,
             text_permits: Semaphore::new(cpus),
             seeds: Seeds::new(options.seed),

@@ -16,6 +16,7 @@ use super::sequence::Sequence;
 use super::{Pipeline, TextDelta, engine_error, wire};
 use crate::gate::SHUTTING_DOWN;
 use crate::metrics::Finished;
+use crate::spans::Request;
 
 /// The code in logs of a stream without its end.
 const ENDED_EARLY: &str = "engine_ended_early";
@@ -37,6 +38,8 @@ struct Running {
     sequence: Sequence,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
+    /// How it ended, and what the engine said of it.
+    ended: Option<(FinishReason, Option<Timeline>)>,
 }
 
 impl TextStream {
@@ -45,6 +48,7 @@ impl TextStream {
             sequence: Sequence::new(&pipeline.inner.text, &prepared),
             first_token: None,
             last_token: None,
+            ended: None,
         };
         let sequences = (0..prepared.request.n.max(1)).map(|_| running()).collect();
         let deadline = prepared
@@ -131,8 +135,15 @@ impl TextStream {
         }
     }
 
-    fn observe_finish(&self, index: usize, reason: FinishReason, timeline: Option<&Timeline>, now: Instant) {
-        let running = &self.sequences[index];
+    fn observe_finish(
+        &mut self,
+        index: usize,
+        reason: FinishReason,
+        timeline: Option<&Timeline>,
+        now: Instant,
+    ) {
+        let running = &mut self.sequences[index];
+        running.ended = Some((reason, timeline.cloned()));
         let decode = running
             .first_token
             .zip(running.last_token)
@@ -153,6 +164,34 @@ impl TextStream {
                 .max();
             self.pipeline.inner.figures.request_finished(most.unwrap_or(0));
         }
+    }
+}
+
+impl TextStream {
+    /// When it is over, whatever ended it.
+    fn record(&self, now: Instant) {
+        let Some(spans) = &self.pipeline.inner.spans else {
+            return;
+        };
+        let first = self.sequences.first();
+        let ended = |running: &Running| running.ended.as_ref().map(|(reason, _)| *reason);
+        spans.record(&Request {
+            id: self.prepared.request_id(),
+            model: &self.pipeline.inner.info.model,
+            traceparent: &self.prepared.request.traceparent,
+            arrival: self.prepared.arrival,
+            first_token: first.and_then(|running| running.first_token),
+            end: now,
+            prompt_tokens: self.prepared.prompt_token_ids().len() as u64,
+            generation_tokens: self
+                .sequences
+                .iter()
+                .map(|running| running.sequence.num_tokens())
+                .sum(),
+            max_tokens: self.prepared.max_tokens().into(),
+            reasons: self.sequences.iter().filter_map(ended).collect(),
+            timeline: first.and_then(|running| running.ended.as_ref()?.1.as_ref()),
+        });
     }
 }
 
@@ -203,5 +242,6 @@ impl Drop for TextStream {
                 self.observe_finish(index, FinishReason::Abort, None, now);
             }
         }
+        self.record(now);
     }
 }

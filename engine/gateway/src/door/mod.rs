@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::Recurring;
 use kvasir_client::types::ModelInfo;
@@ -86,7 +86,7 @@ impl Host for DoorHost {
             Ok(Entry::Public) => Ok(Arc::new(Visiting::public(self, live, record))),
             Ok(Entry::Tenant { name, .. }) => {
                 let name = name.clone();
-                let session = session(knock.headers);
+                let session = session(knock.headers, &live.settings.session_header);
                 Ok(Arc::new(Visiting::of_tenant(self, live, record, name, session)))
             }
             Err(denial) => {
@@ -215,8 +215,8 @@ fn scope(scope: RouteScope) -> Scope {
 }
 
 /// The name that a client gives its conversation, as far as requests are sent by it.
-fn session(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get("x-session-id")?.as_bytes();
+fn session<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
+    let value = headers.get(name)?.as_bytes();
     (1..=256).contains(&value.len()).then_some(value)
 }
 

@@ -222,6 +222,7 @@ async fn model(
         limits: Some(pool.edge.limits()),
         seed: None,
         figures: Some(pool.figures.clone()),
+        spans: pool.edge.spans.clone(),
     };
     let pipeline = Pipeline::load(info.clone(), files, options, Arc::new(NoSource));
     let pipeline = pipeline.await.map_err(|error| error.to_string())?;

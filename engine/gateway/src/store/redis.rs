@@ -90,7 +90,15 @@ impl RedisStore {
     /// The file can't be read, or holds no URL.
     pub fn of_config(config: &LimitStoreConfig) -> Result<Self, RedisStoreError> {
         let url = read_text(&config.redis_url_file, Limit::SMALL)?;
-        Self::new(url.trim(), &config.prefix, config.authorities.as_deref())
+        let mut store = Self::new(url.trim(), &config.prefix, config.authorities.as_deref())?;
+        if let Some(file) = &config.password_file {
+            let password = read_text(file, Limit::SMALL)?;
+            // Secrets that people write often end with a line's end.
+            let password = password.trim_end_matches(['\r', '\n']);
+            let redis = store.server.redis_settings().clone().set_password(password);
+            store.server = store.server.set_redis_settings(redis);
+        }
+        Ok(store)
     }
 
     /// A server at a URL. Keys begin with the prefix. Nothing is connected yet.

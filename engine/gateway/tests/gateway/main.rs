@@ -40,6 +40,7 @@ mod revisions;
 mod scripted;
 mod secure;
 mod sharing;
+mod spans;
 mod support;
 mod waiting;
 mod walk;

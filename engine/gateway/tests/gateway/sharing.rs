@@ -83,3 +83,32 @@ async fn without_redis_each_gateway_enforces_its_share_and_says_so() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_servers_password_may_lie_in_a_file_of_its_own() {
+    let redis = Server::start().await;
+    redis.require("secret");
+    let (url, password) = (
+        redis.socket().with_extension("url"),
+        redis.socket().with_extension("password"),
+    );
+    std::fs::write(&url, redis.url()).unwrap();
+    std::fs::write(&password, "secret\n").unwrap();
+    let engine = TestEngine::start(EngineOptions::default()).await;
+    for (more, shares) in [
+        (format!(", passwordFile: {}", password.display()), 1.0),
+        (String::new(), 0.0),
+    ] {
+        let options = GatewayOptions {
+            tenants: vec![("a", "models: \"*\", limits: {requestsPerMinute: 4}".to_owned())],
+            more: format!("limits: {{store: {{redisUrlFile: {}{more}}}}}", url.display()),
+        };
+        let gateway = TestGateway::start(&[engine.address], options)
+            .await
+            .with_engines(1)
+            .await;
+        assert_eq!(gateway.complete("a", body("1", 1)).await.status, 200);
+        let shared = gateway.metric("kvasir_gateway_limits_shared").await;
+        assert!((shared - shares).abs() < 0.5, "{more}: {shared}");
+    }
+}

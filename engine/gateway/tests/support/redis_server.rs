@@ -62,6 +62,18 @@ impl Server {
         }
     }
 
+    /// Only who knows this password is answered from now on.
+    #[allow(dead_code, reason = "one of the two test binaries with this file uses it")]
+    pub fn require(&self, password: &str) {
+        let status = Command::new("redis-cli")
+            .arg("-s")
+            .arg(self.socket())
+            .args(["config", "set", "requirepass", password])
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+    }
+
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();

@@ -6,17 +6,18 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy,
 use k8s_openapi::api::core::v1::{
     Affinity, ConfigMap, ConfigMapProjection, ConfigMapVolumeSource, Container, KeyToPath,
     PersistentVolumeClaimVolumeSource, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec,
-    ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
-    WeightedPodAffinityTerm,
+    ProjectedVolumeSource, SecretProjection, SecretVolumeSource, ServiceAccountTokenProjection, Volume,
+    VolumeProjection, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kvasir_config::gateway::write_gateway;
-use kvasir_operator_api::{AuthMode, NameRef, TlsMode, labels, names};
+use kvasir_operator_api::{AuthMode, LimitsStoreType, NameRef, TlsMode, labels, names};
 
 use super::{config, engine_pod, gateway_config, meta, placement, pod};
 use crate::child::{Child, Kind};
 use crate::groups::Decisions;
+use crate::identity;
 use crate::settings::Settings;
 use crate::validate::Validated;
 
@@ -30,6 +31,10 @@ pub const SETTINGS_KEY: &str = "gateway.yaml";
 pub const REDIS_KEY: &str = "redis-url";
 /// Where the keys of clients appear.
 pub const KEYS_PATH: &str = "/etc/kvasir-keys";
+/// Where the password of the Redis server appears.
+pub const REDIS_PATH: &str = "/etc/kvasir-redis";
+/// Where the authorities of the identity provider appear.
+pub const JWKS_PATH: &str = "/etc/kvasir-jwks";
 /// Where the seed of the tenants' cache salts appears.
 pub const SALT_PATH: &str = "/etc/kvasir-salt";
 
@@ -157,6 +162,11 @@ fn container(service: &Validated, settings: &Settings) -> Container {
     if spec.auth.mode == AuthMode::APIKey {
         mounts.push(pod::mount("keys", KEYS_PATH, true));
     }
+    mounts.extend(
+        named(service)
+            .iter()
+            .map(|(volume, path)| pod::mount(&volume.name, path, true)),
+    );
     if service.spec.tls.mode != TlsMode::Off {
         mounts.push(pod::mount("tls", engine_pod::TLS_PATH, true));
     }
@@ -191,6 +201,7 @@ fn volumes(service: &Validated) -> Vec<Volume> {
     if spec.auth.mode == AuthMode::APIKey {
         volumes.push(keys(service));
     }
+    volumes.extend(named(service).into_iter().map(|(volume, _)| volume));
     if service.spec.tls.mode != TlsMode::Off {
         let own = service.names.gateway_certificate();
         let given = service
@@ -215,6 +226,46 @@ fn volumes(service: &Validated) -> Vec<Volume> {
         volumes.push(token());
     }
     volumes
+}
+
+/// Single keys of objects that the spec names, and where they appear.
+fn named(service: &Validated) -> Vec<(Volume, &'static str)> {
+    let item = |key: &str, path: &str| {
+        vec![KeyToPath {
+            key: key.to_owned(),
+            path: path.to_owned(),
+            ..KeyToPath::default()
+        }]
+    };
+    let spec = &service.spec.gateway;
+    let password = spec.limits.store.password_secret_ref.as_ref();
+    let password = password.filter(|_| spec.limits.store.r#type == LimitsStoreType::Redis);
+    let authorities = spec.auth.jwt.as_ref().and_then(|jwt| jwt.ca_bundle_ref.as_ref());
+    let authorities = authorities.filter(|_| spec.auth.mode == AuthMode::JWT);
+    let password = password.map(|reference| Volume {
+        name: "redis".to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(reference.name.clone()),
+            default_mode: Some(0o440),
+            items: Some(item(&reference.key, "password")),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    });
+    let authorities = authorities.map(|reference| Volume {
+        name: "jwks".to_owned(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: reference.name.clone(),
+            items: Some(item(&reference.key, identity::TRUST_KEY)),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    });
+    let password = password.map(|volume| (volume, REDIS_PATH));
+    password
+        .into_iter()
+        .chain(authorities.map(|volume| (volume, JWKS_PATH)))
+        .collect()
 }
 
 /// The keys of all Secrets in one folder. Without a Secret it is there and empty: then no key is valid.

@@ -8,10 +8,13 @@ use kvasir_config::gateway::{
     AnonymousConfig, ApiKeysConfig, AuthConfig, CacheSaltConfig, CertificateName, ClaimConfig, DnsConfig,
     EngineTlsConfig, EnginesConfig, GatewayConfig, GatewayLimitsConfig, JwksConfig, JwtConfig,
     LimitStoreConfig, Names, ReviewRuleConfig, RevisionConfig, RoutingConfig, RoutingPolicyConfig,
-    ScopeConfig, ServerTlsConfig, TenantConfig, TenantLimitsConfig, TokenReviewConfig, WaitingConfig,
+    ScopeConfig, ServerTlsConfig, TenantConfig, TenantLimitsConfig, TokenReviewConfig, TracingConfig,
+    WaitingConfig,
 };
 use kvasir_operator_api::names::Names as ChildNames;
-use kvasir_operator_api::{AuthMode, JwtSpec, LimitsStoreType, RoutingPolicy, Scope, TenantSpec};
+use kvasir_operator_api::{
+    AuthMode, JwtSpec, LimitsStoreType, RoutingPolicy, RoutingSpec, Scope, TenantSpec,
+};
 
 use super::{config, engine_pod, gateway};
 use crate::groups::Decisions;
@@ -62,8 +65,18 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
             .unwrap_or_default(),
         routing: RoutingConfig {
             policy: policy(service.spec.gateway.routing.policy),
+            session_header: session_header(&service.spec.gateway.routing),
             ..RoutingConfig::default()
         },
+        tracing: service
+            .spec
+            .observability
+            .tracing
+            .as_ref()
+            .map(|spec| TracingConfig {
+                endpoint: spec.endpoint.clone(),
+                sample_percent: u8::try_from(spec.sample_percent).unwrap_or(100),
+            }),
         waiting: WaitingConfig {
             capacity: at_least_one(limits.max_queue),
             max_wait_seconds: u32::try_from(limits.queue_timeout_seconds).unwrap_or(1),
@@ -113,7 +126,13 @@ fn jwt(service: &Validated, spec: &JwtSpec) -> JwtConfig {
     JwtConfig {
         issuer: spec.issuer.clone(),
         audiences: spec.audiences.clone(),
-        jwks: JwksConfig::at(spec.jwks_url.clone()),
+        jwks: JwksConfig {
+            authorities: spec
+                .ca_bundle_ref
+                .as_ref()
+                .map(|_| format!("{}/{}", gateway::JWKS_PATH, identity::TRUST_KEY).into()),
+            ..JwksConfig::at(spec.jwks_url.clone())
+        },
         skew_seconds: SKEW_SECONDS,
         tenant: claim.is_none().then(|| DEFAULT_TENANT.to_owned()),
         claim,
@@ -195,7 +214,11 @@ fn store(service: &Validated) -> Option<LimitStoreConfig> {
         let url_file = format!("{}/{}", config::CONFIG_PATH, gateway::REDIS_KEY);
         // Services may share a server.
         let prefix = format!("kvasir:{}:{}", service.namespace, service.name);
-        LimitStoreConfig::new(url_file.into(), prefix)
+        let password = store.password_secret_ref.as_ref();
+        LimitStoreConfig {
+            password_file: password.map(|_| format!("{}/password", gateway::REDIS_PATH).into()),
+            ..LimitStoreConfig::new(url_file.into(), prefix)
+        }
     })
 }
 
@@ -272,6 +295,12 @@ fn live(decisions: &Decisions) -> Vec<&str> {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// Nothing where it is the gateway's own.
+fn session_header(routing: &RoutingSpec) -> Option<String> {
+    let given = routing.session_header.to_ascii_lowercase();
+    (given != RoutingSpec::default().session_header).then_some(given)
 }
 
 fn policy(policy: RoutingPolicy) -> RoutingPolicyConfig {

@@ -62,6 +62,10 @@ pub(super) fn reach(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             spec.gateway.limits.store.r#type == LimitsStoreType::Redis,
             "the Redis server at gateway.limits.store.url",
         ),
+        (
+            spec.observability.tracing.is_some(),
+            "the collector at observability.tracing.endpoint",
+        ),
     ];
     for (_, what) in needs.iter().filter(|(needed, _)| *needed) {
         let message =

@@ -50,11 +50,6 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "gang scheduling isn't built yet: use None",
         ),
         (
-            spec.observability.tracing.is_some(),
-            "spec.observability.tracing",
-            "spans aren't sent yet: leave the field out",
-        ),
-        (
             spec.tls.mode == TlsMode::Off,
             "spec.tls.mode",
             "gateway and engines talk to others over mutual TLS only: use Internal or Provided",
@@ -62,40 +57,17 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
         (
             spec.gateway.routing.prefix_chars.is_some(),
             "spec.gateway.routing.prefixChars",
-            "prefixes are compared by blocks of tokens: leave the field out",
-        ),
-        (
-            !spec
-                .gateway
-                .routing
-                .session_header
-                .eq_ignore_ascii_case("x-session-id"),
-            "spec.gateway.routing.sessionHeader",
-            "sessions are named by the header x-session-id: leave the field out",
+            "prefixes are compared exactly, by blocks of tokens as engines cache them, and characters of a prompt say nothing of those: leave the field out",
         ),
         (
             spec.gateway.state_store.is_some(),
             "spec.gateway.stateStore",
-            "stored responses, files and batches aren't built yet: leave the field out",
-        ),
-        (
-            spec.gateway.limits.store.password_secret_ref.is_some(),
-            "spec.gateway.limits.store.passwordSecretRef",
-            "the gateway knows no password of Redis yet: leave the field out and let a NetworkPolicy protect the server",
-        ),
-        (
-            spec.gateway
-                .auth
-                .jwt
-                .as_ref()
-                .is_some_and(|jwt| jwt.ca_bundle_ref.is_some()),
-            "spec.gateway.auth.jwt.caBundleRef",
-            "the gateway trusts the public authorities only: leave the field out",
+            "the gateway has no routes for responses, files and batches yet, and nothing to store: leave the field out",
         ),
         (
             spec.gateway.gateway_ref.is_some(),
             "spec.gateway.gatewayRef",
-            "shared gateways aren't built yet: set gateway.enabled to true",
+            "a gateway serves the one model of its own service: set gateway.enabled to true and leave gatewayRef out",
         ),
     ];
     for (is_set, path, message) in fields {

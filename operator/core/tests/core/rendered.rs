@@ -303,12 +303,6 @@ fn what_the_gateway_cannot_honour_is_refused() {
         json!({ "gateway": { "stateStore": { "claimName": "s" } } }),
         "spec.gateway.stateStore",
     );
-    let password =
-        json!({ "type": "Redis", "url": "redis://r:1", "passwordSecretRef": { "name": "a", "key": "b" } });
-    refused(
-        json!({ "gateway": { "limits": { "store": password } } }),
-        "spec.gateway.limits.store.passwordSecretRef",
-    );
 }
 
 #[test]
@@ -316,4 +310,72 @@ fn every_policy_of_the_spec_is_one_of_the_gateways() {
     let mut fake = Fake::new(json!({ "gateway": { "routing": { "policy": "Session" } } }));
     fake.settle();
     assert_eq!(gateway(&fake).routing.policy, RoutingPolicyConfig::Session);
+}
+
+#[test]
+fn secrets_and_authorities_that_the_spec_names_are_files_of_the_gateway_alone() {
+    let store = json!({ "type": "Redis", "url": "redis://r:1", "passwordSecretRef": { "name": "redis", "key": "pass" } });
+    let jwt = json!({
+        "issuer": "https://i.example", "audiences": ["a"], "jwksURL": "https://i.example/keys",
+        "caBundleRef": { "name": "idp", "key": "bundle.pem" },
+    });
+    let mut fake = Fake::new(json!({
+        "gateway": { "auth": { "mode": "JWT", "jwt": jwt }, "limits": { "store": store } },
+        "network": { "gatewayEgress": [{ "cidr": "198.51.100.7/32" }] },
+    }));
+    fake.settle();
+    let config = gateway(&fake);
+    let deployment = fake
+        .objects
+        .values()
+        .find(|live| live.object["kind"] == "Deployment")
+        .unwrap();
+    let pod = &deployment.object["spec"]["template"]["spec"];
+    // Where a file of the configuration comes from: the object, and its key.
+    let origin = |file: &std::path::Path| {
+        let file = file.to_str().unwrap();
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| {
+            file.starts_with(mount["mountPath"].as_str().unwrap()) && mount["name"] != "config"
+        });
+        let volumes = pod["volumes"].as_array().unwrap();
+        let volume = volumes
+            .iter()
+            .find(|volume| volume["name"] == mount.unwrap()["name"])
+            .unwrap();
+        let name = file.rsplit('/').next().unwrap();
+        let (object, items) = match &volume["secret"] {
+            Value::Null => (&volume["configMap"]["name"], &volume["configMap"]["items"]),
+            secret => (&secret["secretName"], &secret["items"]),
+        };
+        assert_eq!(items[0]["path"], name);
+        (object.clone(), items[0]["key"].clone())
+    };
+    let password = config.limits.store.unwrap().password_file.unwrap();
+    assert_eq!(origin(&password), (json!("redis"), json!("pass")));
+    let authorities = config.auth.jwt[0].jwks.authorities.clone().unwrap();
+    assert_eq!(origin(&authorities), (json!("idp"), json!("bundle.pem")));
+}
+
+#[test]
+fn what_is_left_out_is_left_out_of_the_gateways_file_so_that_no_pod_restarts_for_it() {
+    let mut fake = Fake::new(json!({}));
+    fake.settle();
+    let text = files(&fake).0.unwrap();
+    for key in ["tracing", "sessionHeader", "passwordFile"] {
+        assert!(!text.contains(key), "{key}: {text}");
+    }
+    let mut fake = Fake::new(json!({
+        "gateway": { "routing": { "policy": "Session", "sessionHeader": "X-Chat" } },
+        "observability": { "tracing": { "endpoint": "http://otel.infra:4317", "samplePercent": 5 } },
+        "network": { "gatewayEgress": [{ "cidr": "198.51.100.7/32", "ports": [4317] }] },
+    }));
+    fake.settle();
+    let config = gateway(&fake);
+    assert_eq!(config.routing.session_header.as_deref(), Some("x-chat"));
+    let tracing = config.tracing.unwrap();
+    assert_eq!(
+        (tracing.endpoint.as_str(), tracing.sample_percent),
+        ("http://otel.infra:4317", 5)
+    );
 }
