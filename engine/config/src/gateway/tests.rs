@@ -54,6 +54,7 @@ engines:
 revisions: [{name: old, weight: 90}, {name: new, weight: 10}]
 routing: {policy: LeastKV, maxIndexBlocks: 1000000, connectTimeoutMillis: 500, firstTokenTimeoutSeconds: 30, interTokenTimeoutSeconds: 20, maxAttempts: 2}
 waiting: {capacity: 100, maxWaitSeconds: 30, holdSeconds: 120}
+tracing: {endpoint: 'http://otel:4317', samplePercent: 10}
 ";
 
 /// The faults as lines, after `from` was replaced by `to` in `yaml`.
@@ -217,6 +218,12 @@ const BROKEN: &[(&str, &str, &str)] = &[
     ("weight: 90}, {name: new, weight: 10}", "weight: 0}", "revisions"),
     ("policy: LeastKV", "policy: Fastest", "routing.policy"),
     ("maxAttempts: 2", "maxAttempts: 11", "routing.maxAttempts"),
+    (
+        "maxAttempts: 2",
+        "maxAttempts: 2, sessionHeader: 'a b'",
+        "routing.sessionHeader",
+    ),
+    ("http://otel:4317", "otel:4317", "tracing.endpoint"),
     (
         "interTokenTimeoutSeconds: 20",
         "interTokenTimeoutSeconds: 0",
