@@ -128,7 +128,8 @@ fn scalar(text: &str, out: &mut String) {
     let word = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && !text.ends_with(' ')
         && text.chars().all(|c| {
-            c.is_ascii_alphanumeric() || matches!(c, ' ' | '.' | '/' | '-' | '_' | '(' | ')' | '\'' | '*')
+            c.is_ascii_alphanumeric()
+                || matches!(c, ' ' | ';' | '.' | '/' | '-' | '_' | '(' | ')' | '\'' | '*')
         });
     // Words that YAML 1.1, which kubectl reads, takes for booleans or null.
     let taken = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"];

@@ -241,7 +241,7 @@ mod tests {
 
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-    /// The spans of a request that ended 400 ms ago: 2 s in all, 100 ms on the way to the engine, 300 ms in its queue, 600 ms of prefill.
+    /// The spans of a request that ended a second ago: 2 s in all, 100 ms on the way to the engine, 300 ms in its queue, 600 ms of prefill.
     fn recorded(traceparent: &str, reason: FinishReason) -> Vec<SpanData> {
         let exporter = InMemorySpanExporter::default();
         let spans = Spans::over(
@@ -250,7 +250,7 @@ mod tests {
                 .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
                 .build(),
         );
-        let arrival = Instant::now();
+        let arrival = Instant::now().checked_sub(Duration::from_secs(3)).unwrap();
         let timeline = Timeline {
             scheduled_us: Some(300_000),
             first_token_us: Some(900_000),

@@ -101,8 +101,10 @@ pub(crate) fn run(args: ModelsArgs) -> Result<(), Failure> {
         ModelsCommand::Digest { model } => {
             let local = resolve(model.as_deref(), &options()?)?;
             let digest = crate::load::digest(&local.path).map_err(|error| Failure::failed(&error))?;
-            print(&format!("{digest}
-"))
+            print(&format!(
+                "{digest}
+"
+            ))
         }
         ModelsCommand::Path { model } => {
             let local = resolve(model.as_deref(), &options()?)?;
