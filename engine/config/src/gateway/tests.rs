@@ -334,6 +334,7 @@ fn the_schema_names_every_field_of_the_file() {
         "revisions",
         "routing",
         "waiting",
+        "tracing",
     ];
     assert_eq!(properties.len(), fields.len());
     assert!(fields.iter().all(|field| properties.contains_key(*field)));
