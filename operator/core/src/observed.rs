@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod, PodSpec};
 use kvasir_operator_api::{InferenceServiceStatus, labels};
 use serde_json::Value;
 
@@ -151,6 +151,8 @@ pub struct PodView {
     pub terminated: Option<Terminated>,
     /// It carries the label that opens its way to the model's source.
     pub loading: bool,
+    /// Secrets that it mounts.
+    pub secrets: Vec<String>,
 }
 
 /// How a container ended.
@@ -228,6 +230,7 @@ impl PodView {
                 .and_then(terminated)
                 .or_else(|| before.iter().copied().filter_map(failed).max_by_key(|t| t.at)),
             loading: pod_labels.contains_key(labels::LOADING),
+            secrets: pod.spec.iter().flat_map(secrets).collect(),
             name,
         }
     }
@@ -240,6 +243,11 @@ impl PodView {
 
 fn waiting_reason(status: &ContainerStatus) -> Option<String> {
     status.state.as_ref()?.waiting.as_ref()?.reason.clone()
+}
+
+fn secrets(spec: &PodSpec) -> impl Iterator<Item = String> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.clone())
 }
 
 fn has_succeeded(status: &ContainerStatus) -> bool {

@@ -285,6 +285,17 @@ fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTr
             .filter_map(|pod| pod.group)
             .map(|id| service.names.group_certificate(id)),
     );
+    // Whoever mounts one starts again with it, whatever the mode is by now: the change to Secrets that somebody else fills may fail or be
+    // taken back, and until then the authority is what these pods trust each other by.
+    let mounted: Vec<&String> = observed.pods.iter().flat_map(|pod| &pod.secrets).collect();
+    let is_own = |name: &&String| {
+        **name == service.names.gateway_certificate() || service.names.group_of_certificate(name).is_some()
+    };
+    if service.spec.tls.mode == TlsMode::Provided && mounted.iter().copied().any(|name| is_own(&name)) {
+        names.push(service.names.authority());
+        names.push(service.names.trust_bundle());
+    }
+    names.extend(mounted.into_iter().cloned());
     keep.extend(names.into_iter().map(|name| ObjectRef {
         kind: Kind::Secret,
         name,

@@ -202,3 +202,34 @@ fn a_gateway_that_drains_keeps_its_way_to_clients_and_engines() {
     fake.reconcile();
     assert!(!has(&fake, "chat-clients") && !has(&fake, "chat-gateway-out"));
 }
+
+/// A change to Secrets that somebody else fills may never succeed: what runs must be able to start again meanwhile.
+#[test]
+fn own_certificates_and_their_authority_stay_as_long_as_a_pod_mounts_them() {
+    let mut fake = Fake::new(json!({}));
+    fake.settle();
+    let own = ["chat-gateway-tls", "chat-authority", "chat-trust"].map(|name| {
+        let object = json!({ "metadata": {
+            "name": name, "namespace": "team", "uid": format!("uid-{name}"), "labels": { "kvasir.dev/service": "chat" },
+            "ownerReferences": [{ "uid": fake::UID, "controller": true }],
+        } });
+        let live = Live::new(Kind::Secret, object).unwrap();
+        fake.objects.insert(live.reference.clone(), live.clone());
+        live.reference
+    });
+    let mount = |fake: &mut Fake, secret: &str| {
+        for pod in fake.pods.values_mut().filter(|pod| pod.view.is_gateway) {
+            pod.view.secrets = vec![secret.to_owned()];
+        }
+    };
+    mount(&mut fake, "chat-gateway-tls");
+    fake.edit(|spec| {
+        spec.tls.mode = TlsMode::Provided;
+        spec.tls.secret_name = Some("given".to_owned());
+    });
+    fake.reconcile();
+    assert!(own.iter().all(|secret| fake.objects.contains_key(secret)));
+    mount(&mut fake, "given");
+    fake.reconcile();
+    assert!(own.iter().all(|secret| !fake.objects.contains_key(secret)));
+}
