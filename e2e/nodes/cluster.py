@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import time
 import uuid
 
@@ -17,6 +18,7 @@ from waiting import wait_until  # noqa: E402
 
 FOLDER = pathlib.Path(__file__).parent
 SAMPLE = ROOT / "charts/kvasir/samples/laptop-cpu.yaml"
+NODES = ("n1", "n2")
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -88,6 +90,22 @@ class Cluster:
             subprocess.run([ROOT / "e2e/image", archive], check=True, timeout=900)
         self.run("load-image", str(archive))
 
+    def ctr(self, node, *arguments):
+        return self.run("in", node, "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", *arguments).stdout
+
+    def tag(self, image, name):
+        """Gives an image of every node another name."""
+        for node in NODES:
+            self.ctr(node, "images", "tag", "--force", image, name)
+
+    def inside(self, pod, *command):
+        """Arguments that run a command of this machine in the network of a pod."""
+        node = pod["spec"]["nodeName"]
+        container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+        tasks = (line.split() for line in self.ctr(node, "tasks", "ls").splitlines())
+        pid = next(task[1] for task in tasks if task[0] == container)
+        return ("in", node, "nsenter", "--target", pid, "--net", "--", *command)
+
     def helm(self, *arguments):
         tools = subprocess.run([ROOT / "e2e/chart-tools/build", "--print"], capture_output=True, text=True, check=True).stdout.strip()
         done = subprocess.run([pathlib.Path(tools) / "helm", *arguments, "--kubeconfig", self.kubeconfig], capture_output=True, text=True, timeout=300)
@@ -98,10 +116,6 @@ class Cluster:
         self.helm("upgrade", "--install", "kvasir", str(ROOT / "charts/kvasir"), "--namespace", "kvasir-system", "--wait", "--timeout", "3m",
                   # The cluster's DNS lets nobody keep answers for longer than 5 s.
                   "--set", "operator.joinSeconds=10", *values)
-
-    def ready_pods(self, namespace, component):
-        pods = self.get("-n", namespace, "pods", "-l", f"kvasir.dev/component={component}")["items"]
-        return [pod for pod in pods if condition(pod, "Ready")["status"] == "True" and "deletionTimestamp" not in pod["metadata"]]
 
     def pod(self, namespace, name, node=None, labels=None, mounts=None):
         """A pod that waits, under the restricted standard unless it sees folders of this machine."""
@@ -220,11 +234,27 @@ class Service:
             return condition(item, "Ready")["status"] == "True" and item["status"].get("observedGeneration") == item["metadata"]["generation"]
         wait_until(ready, lambda: json.dumps(self.get().get("status"), indent=1), seconds, pause=0.3)
 
+    def neighbour(self, name, spec):
+        """Another service of the same namespace that serves from the same claim; it goes with the namespace."""
+        document = next(yaml.safe_load_all(SAMPLE.read_text()))
+        document["metadata"].update(name=name, namespace=self.namespace)
+        document["spec"].update(spec)
+        self.cluster.apply(document)
+        return Service(self.cluster, self.namespace, name)
+
+    def pods(self, component):
+        """All of them, ready or not."""
+        return self.cluster.get("-n", self.namespace, "pods", "-l", f"kvasir.dev/service={self.name},kvasir.dev/component={component}")["items"]
+
     def engines(self):
-        return self.cluster.ready_pods(self.namespace, "engine")
+        return self.ready("engine")
 
     def gateways(self):
-        return self.cluster.ready_pods(self.namespace, "gateway")
+        return self.ready("gateway")
+
+    def ready(self, component):
+        pods = self.pods(component)
+        return [pod for pod in pods if condition(pod, "Ready")["status"] == "True" and "deletionTimestamp" not in pod["metadata"]]
 
     def authority(self):
         """The certificate that clients trust, in one line."""
@@ -245,6 +275,13 @@ class Service:
         """Clients that stream without pause until they are told to stop."""
         return Load(client.start("load.py", f"https://{self.host}/v1", self.authority(), str(clients)))
 
+    def start_stream(self, client, tokens, clients=1, words=4, model=None):
+        """Streams that have begun."""
+        arguments = (f"https://{self.host}/v1", self.authority(), model or self.name, str(tokens), str(clients), str(words))
+        return Load(client.start("stream.py", *arguments))
+
+    def stream(self, *arguments, **more):
+        return self.start_stream(*arguments, **more).wait()
 
     def detached_load(self, client, clients=8):
         """Such clients that don't need the API server: they run until a file comes."""
@@ -285,6 +322,19 @@ class Load:
 
     def stop(self):
         """Ends it after the running requests and returns what it counted."""
-        out, error = self.process.communicate("stop\n", timeout=180)
-        assert self.process.returncode == 0, error
+        return self.wait("stop\n")
+
+    def wait(self, last_words=""):
+        """What it has counted when it ends."""
+        # Not communicate: what was read ahead with the first line would be lost.
+        timer = threading.Timer(240, self.process.kill)
+        timer.start()
+        try:
+            with self.process.stdin as words:
+                words.write(last_words)
+            out, error = self.process.stdout.read(), self.process.stderr.read()
+            code = self.process.wait()
+        finally:
+            timer.cancel()
+        assert code == 0, error
         return json.loads(out.strip().splitlines()[-1])

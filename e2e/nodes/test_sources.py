@@ -5,11 +5,14 @@ import hashlib
 import json
 import os
 import pathlib
+import subprocess
+import tarfile
 
 import pytest
 
-from cluster import MODEL_FILE, Cluster, Service, condition, wait_until
+from cluster import MODEL_FILE, ROOT, Cluster, Service, condition, wait_until
 
+APPS = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "apps"}}}]
 PORT = 8000
 TOKEN = "hf_kvasir_test"
 
@@ -35,6 +38,24 @@ def server(operator, tmp_path_factory):
     finally:
         process.kill()
         operator.kubectl("delete", "namespace", "hub", "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def model_image(operator, tmp_path_factory):
+    """An image with a model in /models and nothing else, by its digest."""
+    archive = tmp_path_factory.mktemp("image") / "model.tar"
+    name = "kvasir.test/model:1"
+    subprocess.run([ROOT / "e2e/node/pack-image", archive, name, "/none", f"{os.environ['KVASIR_TEST_MODEL']}=/models/{MODEL_FILE}"], check=True)
+    with tarfile.open(archive) as tar:
+        manifest = json.load(tar.extractfile("index.json"))["manifests"][0]["digest"]
+    operator.run("load-image", str(archive))
+    reference = f"{name.rsplit(':', 1)[0]}@{manifest}"
+    operator.tag(name, reference)
+    return reference
+
+
+def image(reference, **more):
+    return {"model": {"source": {"image": {"reference": reference, **more}}}, "network": {"allowedClients": APPS}, "storage": {}}
 
 
 def spec(server, source, **model):
@@ -134,3 +155,39 @@ def test_nothing_else_than_the_model_is_reached_while_loading(operator, server):
         found = wait_until(lambda: (c := service.condition("ModelReady"))["status"] == "False" and c, lambda: json.dumps(service.get().get("status")), 180, pause=0.5)
         assert found["reason"] == "PullFailed", found
         assert condition(service.get(), "Ready")["status"] == "False"
+
+
+def test_a_model_in_an_image_without_a_shell_is_copied_and_served(operator, client, model_image):
+    """Containerd is older than volumes of images."""
+    with asked(operator, "image", image(model_image)) as (service, found):
+        assert found["reason"] == "Resolved"
+        service.wait_until_ready()
+        assert "Paris" in json.loads(service.ask(client).stdout)["answer"]
+        assert service.get()["status"]["model"]["resolvedDigest"] == model_image.rsplit(":", 1)[1]
+        service.patch({"model": {"source": {"image": {"path": "weights"}}}})
+        wrong = wait_until(lambda: [pod for pod in service.pods("engine") if "-g1-" in pod["metadata"]["name"]], "a group of the new revision", 60)
+        assert len(wrong) == 1
+        assert "Paris" in json.loads(service.ask(client).stdout)["answer"]
+
+
+def test_a_missing_path_in_an_image_is_named_with_what_is_there(operator, model_image):
+    with asked(operator, "path", image(model_image, path="weights/small")) as (service, found):
+        assert (found["status"], found["reason"]) == ("False", "SourceNotFound"), found
+        assert "models" in found["message"]
+        assert service.condition("EnginesReady")["status"] == "False"
+
+
+@pytest.mark.rotating
+def test_an_image_that_cannot_be_had_is_named(operator, model_image):
+    wrong = model_image[:-64] + "0" * 64
+    with asked(operator, "absent", image(wrong)) as (service, found):
+        assert (found["status"], found["reason"]) in (("False", "PullFailed"), ("False", "SourceNotFound")), found
+        engines = wait_until(lambda: (c := service.condition("EnginesReady"))["reason"] == "ImagePullFailed" and c, seconds=30)
+        assert "spec.model.source.image" in engines["message"]
+
+
+@pytest.mark.rotating
+def test_a_model_that_does_not_fit_its_volume_is_not_copied(operator, model_image):
+    volumes = [{"name": "model", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}}]
+    with asked(operator, "narrow", {**image(model_image), "podOverrides": {"spec": {"volumes": volumes}}}) as (_, found):
+        assert (found["status"], found["reason"]) == ("False", "NoSpace"), found

@@ -46,3 +46,10 @@ def test_a_deleted_service_leaves_nothing_but_the_claim(operator):
         own = ("kvasir.dev/service=gone",)
         wait_until(lambda: not operator.get("-n", service.namespace, kinds, "-l", *own)["items"], seconds=90)
         assert operator.get("-n", service.namespace, "pvc", "models")
+
+
+def test_the_restricted_standard_is_enforced_where_services_are(laptop, cluster):
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "privileged", "namespace": laptop.namespace},
+           "spec": {"containers": [{"name": "c", "image": "kvasir.test/tools:1", "securityContext": {"privileged": True}}]}}
+    done = cluster.kubectl("create", "-f", "-", stdin=json.dumps(pod), check=False)
+    assert done.returncode != 0 and 'violates PodSecurity "restricted' in done.stderr, done.stderr
