@@ -138,7 +138,10 @@ async fn told_to_stop_the_gateway_finishes_what_runs_and_takes_nothing_new() {
     eventually("readiness to fail", async || !is_ready(&gateway).await).await;
     // The port of probes knows a moment before the clients' does.
     let ready = || gateway.client.get(format!("{}/ready", gateway.url));
-    eventually("clients to be told", async || Answer::of(ready()).await.status == 503).await;
+    eventually("clients to be told", async || {
+        Answer::of(ready()).await.status == 503
+    })
+    .await;
     assert_eq!(gateway.complete("a", body("hi", 1)).await.status, 503);
     engine.control.open();
     let data = running.rest().await;
