@@ -297,7 +297,6 @@ impl Work<'_> {
             .iter()
             .map(|leaf| held::by_authority(leaf, &held))
             .collect();
-        let mut changed = false;
         let mut plan = CertificatePlan::default();
         for _ in 0..MOST_STEPS {
             let known: Vec<_> = held.iter().map(|held| held.authority).collect();
@@ -312,37 +311,34 @@ impl Work<'_> {
                 (held::private_key_key(serial), bytes(&made.key)),
             ];
             held.extend(held::authorities(&data.into()));
-            changed = true;
         }
-        let keys = |held: &[HeldAuthority]| held.iter().filter(|held| held.authority.can_sign).count();
-        let before = keys(&held);
         held.retain(|held| {
             plan.trust.contains(&held.authority.serial) || Some(held.authority.serial) == plan.signer
         });
-        if changed || keys(&held) != before {
-            let able = held.iter().filter(|held| held.authority.can_sign);
-            let data = able.flat_map(|held| {
+        let able = held.iter().filter(|held| held.authority.can_sign);
+        let data: Data = able
+            .flat_map(|held| {
                 let serial = held.authority.serial;
                 [
                     (held::certificate_key(serial), bytes(&held.made.certificate)),
                     (held::private_key_key(serial), bytes(&held.made.key)),
                 ]
-            });
+            })
+            .collect();
+        let changed = secrets.get(&name).is_none_or(|found| found.data != data);
+        if changed {
             let metadata = meta::of_service(self.service, &name);
-            self.write(secrets, &name, metadata, "Opaque", data.collect())
-                .await?;
-            changed = true;
+            self.write(secrets, &name, metadata, "Opaque", data).await?;
         }
         Ok((held, plan, changed))
     }
 
     async fn trust_bundle(&self, secrets: &mut Secrets, trust: &str) -> Result<bool, CertificateError> {
         let name = self.service.names.trust_bundle();
-        let there = secrets.get(&name).and_then(|found| found.data.get(TRUST_KEY));
-        if there.is_some_and(|there| there.0 == trust.as_bytes()) {
+        let data: Data = [(TRUST_KEY.to_owned(), bytes(trust))].into();
+        if secrets.get(&name).is_some_and(|found| found.data == data) {
             return Ok(false);
         }
-        let data = [(TRUST_KEY.to_owned(), bytes(trust))].into();
         let metadata = meta::of_service(self.service, &name);
         self.write(secrets, &name, metadata, "Opaque", data).await?;
         Ok(true)
@@ -359,7 +355,6 @@ impl Work<'_> {
     ) -> Result<bool, CertificateError> {
         let due = plan.issue.contains(subject);
         let made = match held {
-            Some(held) if !due && held.trust == trust => return Ok(false),
             Some(held) if !due => held.made.clone(),
             _ => {
                 let names = identity::names(self.service, subject, &self.settings.cluster_domain);
@@ -375,12 +370,16 @@ impl Work<'_> {
             Subject::Group { id, .. } => meta::of_group(self.service, *id, &name),
             Subject::Gateway => meta::of_service(self.service, &name),
         };
-        let data = [
+        let data: Data = [
             (CERTIFICATE_KEY.to_owned(), bytes(&made.certificate)),
             (PRIVATE_KEY_KEY.to_owned(), bytes(&made.key)),
             (TRUST_KEY.to_owned(), bytes(trust)),
-        ];
-        self.write(secrets, &name, metadata, "kubernetes.io/tls", data.into())
+        ]
+        .into();
+        if secrets.get(&name).is_some_and(|found| found.data == data) {
+            return Ok(false);
+        }
+        self.write(secrets, &name, metadata, "kubernetes.io/tls", data)
             .await?;
         Ok(true)
     }
@@ -389,14 +388,19 @@ impl Work<'_> {
     async fn salt(&self, secrets: &mut Secrets) -> Result<bool, CertificateError> {
         let name = self.service.names.gateway_secret();
         let there = secrets.get(&name).and_then(|found| found.data.get(SALT_KEY));
-        if there.is_some_and(|there| there.0.len() >= SALT_BYTES) {
+        let salt = if let Some(there) = there.filter(|there| there.0.len() >= SALT_BYTES) {
+            there.clone()
+        } else {
+            let mut salt = vec![0; SALT_BYTES];
+            SystemRandom::new()
+                .fill(&mut salt)
+                .map_err(|_| CertificateError::Random)?;
+            ByteString(salt)
+        };
+        let data: Data = [(SALT_KEY.to_owned(), salt)].into();
+        if secrets.get(&name).is_some_and(|found| found.data == data) {
             return Ok(false);
         }
-        let mut salt = vec![0; SALT_BYTES];
-        SystemRandom::new()
-            .fill(&mut salt)
-            .map_err(|_| CertificateError::Random)?;
-        let data = [(SALT_KEY.to_owned(), ByteString(salt))].into();
         let metadata = meta::of_service(self.service, &name);
         self.write(secrets, &name, metadata, "Opaque", data).await?;
         Ok(true)
