@@ -1,5 +1,5 @@
-# The image of every role. BINARIES=build compiles them here; BINARIES=prebuilt takes them, with their libraries,
-# from the folder prebuilt/ of the build context (made by e2e/collect-libraries).
+# The image of every role. BINARIES=build compiles them here; BINARIES=prebuilt takes them, with their libraries
+# and what they are made of, from the folder prebuilt/ of the build context (made by e2e/collect-libraries and e2e/sbom).
 ARG BINARIES=build
 
 FROM docker.io/library/rust:1.95-bookworm AS build
@@ -7,6 +7,7 @@ WORKDIR /source
 COPY . .
 RUN cargo build --release --locked --package kvasir --package kvasir-operator \
     && e2e/collect-libraries /prebuilt target/release/kvasir target/release/kvasir-operator \
+    && e2e/sbom /prebuilt/usr/share/sbom \
     && install -D -m 644 /etc/ssl/certs/ca-certificates.crt /prebuilt/etc/ssl/certs/ca-certificates.crt
 
 FROM scratch AS prebuilt

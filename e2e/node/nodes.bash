@@ -28,6 +28,27 @@ node_needs() {
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >/dev/null
 }
 
+# Says why this machine can't have nodes, if it can't; tries in namespaces of its own what nodes do.
+node_can() {
+    local root fault
+    node_needs || return
+    for root in $(cgroup_roots); do
+        { mkdir "$root/kvasir-probe" && rmdir "$root/kvasir-probe"; } 2>/dev/null || { echo "e2e/cluster: no cgroup can be made in $root" >&2; return 69; }
+    done
+    sysctl -q "net.ipv4.ip_forward=$(sysctl -n net.ipv4.ip_forward)" 2>/dev/null || { echo "e2e/cluster: net.ipv4.ip_forward can't be set" >&2; return 69; }
+    fault=$(unshare --pid --fork --mount-proc --mount --net --propagation private -- bash -ec '
+        mount -t tmpfs tmpfs /mnt
+        ip link add probe type bridge
+        ip link add probe0 type veth peer name probe1
+        nft add table ip probe
+        ipset create probe hash:ip
+        iptables -N PROBE
+        iptables -A PROBE -m set --match-set probe src -m comment --comment probe -j MARK --set-mark 1
+        iptables -A PROBE -m conntrack --ctstate ESTABLISHED -j ACCEPT' 2>&1 >/dev/null) && return
+    echo "e2e/cluster: namespaces, links or packet filters aren't to be had: $fault" >&2
+    return 69
+}
+
 # The machine's side of the nodes' network, and what of the machine changes until `down`.
 node_network() {
     local setting folder

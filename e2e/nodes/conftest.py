@@ -13,16 +13,24 @@ PARTS = 5
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "first: needs a cluster in which no operator is installed yet")
+    config.addinivalue_line("markers", "long: only with KVASIR_NODES_FULL=1, or by name")
     config.addinivalue_line("markers", "rotating: takes turns with others in short runs, by the number of commits")
 
 
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+    if "KUBECONFIG" in os.environ:
+        for item in items:
+            if item.get_closest_marker("first"):
+                item.add_marker(pytest.mark.skip(reason="the cluster of KUBECONFIG belongs to somebody else"))
     if os.environ.get("KVASIR_NODES_FULL") or config.option.keyword or any("::" in argument for argument in config.args):
         return
     count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     turn = int(count.stdout or 0) % PARTS
     rotating = [item for item in items if item.get_closest_marker("rotating")]
     later = [item for number, item in enumerate(rotating) if number % PARTS != turn]
+    later += [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=later)
     items[:] = [item for item in items if item not in later]
 

@@ -1,6 +1,6 @@
-"""Inside of a pod: clients that stream without pause, until a line comes in; then what they counted.
+"""Clients that stream without pause, until a line comes in; then what they counted.
 
-    load.py URL AUTHORITY CLIENTS
+    load.py URL AUTHORITY CLIENTS [KEY]
 """
 
 import json
@@ -21,8 +21,8 @@ class Counts:
         self.finished = 0
         self.failures = []
 
-    def run(self, url, authority, number):
-        client = connect(url, authority)
+    def run(self, url, authority, number, key):
+        client = connect(url, authority, key)
         model = client.models.list().data[0].id
         asked = 0
         while not self.stop.is_set():
@@ -50,9 +50,9 @@ class Counts:
                     self.finished += 1
 
 
-def main(url, authority, clients):
+def main(url, authority, clients, key="none"):
     counts = Counts()
-    threads = [threading.Thread(target=counts.run, args=(url, authority, number)) for number in range(int(clients))]
+    threads = [threading.Thread(target=counts.run, args=(url, authority, number, key)) for number in range(int(clients))]
     for thread in threads:
         thread.start()
     print(json.dumps({"streaming": counts.first.wait(60)}), flush=True)
