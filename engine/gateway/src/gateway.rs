@@ -103,22 +103,13 @@ impl Gateway {
     pub async fn start(file: &Path) -> Result<Self, StartError> {
         let loaded = ConfigFile::read(file).map_err(StartError::Config)?;
         let config = &loaded.config;
-        let server_tls = config.tls.as_ref().map(server_tls).transpose();
-        let engine_tls = config.engines.tls.as_ref().map(client_tls).transpose();
-        let (server_tls, engine_tls) = (
-            server_tls.map_err(StartError::Tls)?,
-            engine_tls.map_err(StartError::Tls)?,
-        );
+        let (server_tls, engine_tls) = tls(config).map_err(StartError::Tls)?;
         let (listener, address) = bind(config.listen).await?;
         let (probe_listener, probe_address) = bind(config.operations_listen).await?;
         let audit = open_audit(config)?;
         let outside = Outside::open(config).map_err(StartError::Outside)?;
         let discovery = outside.discovery(config).map_err(StartError::Outside)?;
-        let tracing = config.tracing.as_ref();
-        let spans = tracing
-            .map(|tracing| Spans::open(&tracing.endpoint, tracing.sample_percent))
-            .transpose()
-            .map_err(StartError::Spans)?;
+        let spans = open_spans(config)?;
         let (host, pool) = Self::behind(&loaded, engine_tls.clone(), audit, &outside, spans.clone());
         let following = pool.follow(discovery.targets());
         let leave = leave_time(&loaded.config);
@@ -319,6 +310,24 @@ async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartErr
     let listener = TcpListener::bind(address).await;
     let bound = listener.and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
     bound.map_err(|source| StartError::Bind { address, source })
+}
+
+/// Where spans go, if anywhere.
+fn open_spans(config: &GatewayConfig) -> Result<Option<Spans>, StartError> {
+    let open = config
+        .tracing
+        .as_ref()
+        .map(|tracing| Spans::open(&tracing.endpoint, tracing.sample_percent));
+    open.transpose().map_err(StartError::Spans)
+}
+
+/// How a gateway is known to clients, and to engines.
+type BothTls = (Option<Arc<ServerTls>>, Option<Arc<ClientTls>>);
+
+fn tls(config: &GatewayConfig) -> Result<BothTls, TlsError> {
+    let server = config.tls.as_ref().map(server_tls).transpose()?;
+    let client = config.engines.tls.as_ref().map(client_tls).transpose()?;
+    Ok((server, client))
 }
 
 fn open_audit(config: &GatewayConfig) -> Result<Audit, StartError> {

@@ -1,11 +1,10 @@
 //! What somebody said that the model must be, held against what is there: its digest before anything of it is parsed, its form and its
 //! quantization before its weights are read.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use kvasir_config::{ConfigError, LoadFormat, ModelConfig};
-use kvasir_weights::{Checkpoint, Digest, OptionalKey, WeightsError, full_digest};
+use kvasir_weights::{Checkpoint, Digest, OptionalKey, full_digest};
 use sha2::{Digest as _, Sha256};
 
 use super::LoadError;
@@ -116,14 +115,14 @@ pub(crate) fn digest(path: &Path) -> Result<Digest, LoadError> {
     files.sort_unstable();
     let mut list = String::new();
     for name in &files {
-        // Writing into a text doesn't fail.
-        let _ = writeln!(list, "{}  {name}", full_digest(&path.join(name))?);
+        let line = format!("{}  {name}\n", full_digest(&path.join(name))?);
+        list.push_str(&line);
     }
     Ok(Digest::new(Sha256::digest(list.as_bytes()).into()))
 }
 
 /// What a GGUF file calls its mix of types: `general.file_type` of the GGUF specification.
-fn file_type(checkpoint: &Checkpoint) -> Result<Option<&'static str>, WeightsError> {
+fn file_type(checkpoint: &Checkpoint) -> Result<Option<&'static str>, LoadError> {
     let Checkpoint::Gguf(gguf) = checkpoint else {
         return Ok(None);
     };
