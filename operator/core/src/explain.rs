@@ -310,7 +310,7 @@ fn remedy(reason: &str) -> Option<&'static str> {
             "correct the image that the message names (spec.engine.image or spec.model.source.image), or name the registry's Secret beside it."
         }
         "RankFailed" | "CrashLoop" | "RendezvousTimeout" => {
-            "read the log of the pod that is named (kubectl logs POD --previous); exit code 137 means that it needed more memory than its limit."
+            "read the log of the pod that is named (kubectl logs POD --previous); OOMKilled means that it needed more memory than its limit."
         }
         "RouteNotAccepted" => {
             "look at the Gateways of spec.gateway.route.parentRefs: kubectl describe httproute."

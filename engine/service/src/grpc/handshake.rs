@@ -111,6 +111,11 @@ async fn shake_hands(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr)
     }
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(Secured(Box::new(stream))),
+        // Whoever only tries the port, as monitors do, and the operator at each look at the policies.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            tracing::debug!(%peer, "the connection ended before a word");
+            None
+        }
         Ok(Err(error)) => {
             tracing::info!(%peer, reason = explain(&error), "a connection was refused");
             None

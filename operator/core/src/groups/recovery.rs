@@ -170,11 +170,14 @@ pub fn describe(group: i32, failure: &RankFailure) -> String {
         failure.rank, failure.pod, failure.reason
     );
     if let Some(code) = failure.exit_code {
-        text.push_str(", exit code ");
-        text.push_str(&code.to_string());
+        text.push_str(&format!(", exit code {code}"));
+        // As shells have it: 128 and the signal.
+        if let 129..=192 = code {
+            text.push_str(&format!(" (signal {})", code - 128));
+        }
     }
     if let Some(line) = &failure.message {
-        text.push_str(": ");
+        text.push_str("; the last line of its log: ");
         text.push_str(line);
     }
     text
@@ -293,4 +296,32 @@ pub fn waits_for_image(pod: &PodView) -> bool {
             | "InvalidImageName"
             | "ErrImageNeverPull"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(reason: &str, exit_code: i32, message: Option<&str>) -> RankFailure {
+        RankFailure {
+            rank: 0,
+            pod: "chat-g0-0".to_owned(),
+            reason: reason.to_owned(),
+            exit_code: Some(exit_code),
+            message: message.map(str::to_owned),
+            time: None,
+        }
+    }
+
+    #[test]
+    fn a_signal_is_named_and_the_last_line_of_a_log_is_not_told_as_the_cause() {
+        assert_eq!(
+            describe(0, &failure("Error", 137, Some("serving"))),
+            "group 0: rank 0 in pod chat-g0-0 ended: Error, exit code 137 (signal 9); the last line of its log: serving"
+        );
+        assert_eq!(
+            describe(0, &failure("Error", 1, None)),
+            "group 0: rank 0 in pod chat-g0-0 ended: Error, exit code 1"
+        );
+    }
 }
