@@ -129,6 +129,8 @@ reasons! {
     NameCollision,
     /// Accepted: a quota of the namespace forbids the pods.
     QuotaExceeded,
+    /// Accepted, EnginesReady: an admission rule, or a right that the operator lacks, forbids an object.
+    Forbidden,
     /// ModelReady: where the model comes from is being found out.
     Resolving,
     /// ModelReady: a group has loaded the model.

@@ -115,7 +115,7 @@ pub(crate) const PORTS: Rules = Rules(&[own(
 
 /// The operator sets these itself; a second value would contradict the group's shape or the network policies.
 pub(crate) const EXTRA_ARGS: Rules = Rules(&[own(
-    "self.all(arg, !arg.matches('^--(config|([a-z]+-)?listen|rank|world-size|group|epoch|rendezvous|[a-z]+-parallel-size|tls-[a-z-]*)(=.*)?$'))",
+    "self.all(arg, !arg.matches('(?s)^(--(config|([a-z]+-)?listen|rank|world-size|group|epoch|rendezvous|[a-z]+-parallel-size|tls-[a-z-]*)(=.*)?|[^=]*[$][(].*)$'))",
     "the operator sets one of these: use fields of the spec instead",
 )]);
 

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use kvasir_operator_api::{ConditionType, GroupState, GroupStatus, InferenceService, InferenceServiceStatus};
+use kvasir_operator_api::{
+    ConditionType, GroupState, GroupStatus, InferenceService, InferenceServiceStatus, Reason,
+};
 
 use crate::groups::recovery;
 use crate::observed::{NodeView, PodView};
@@ -270,7 +272,9 @@ fn advice(status: &InferenceServiceStatus) -> Option<&'static str> {
         .conditions
         .iter()
         .find(|c| c.type_ == "Degraded" && c.status == "True");
-    let reasons = bad.chain([ready]).chain(degraded).map(|c| c.reason.as_str());
+    let suspended = Some(ready).filter(|c| c.reason == Reason::Suspended.as_str());
+    let reasons = suspended.into_iter().chain(bad).chain([ready]).chain(degraded);
+    let reasons = reasons.map(|c| c.reason.as_str());
     reasons.into_iter().find_map(remedy).or(Some(
         "wait: nothing is known to be wrong; look again in a minute.",
     ))
@@ -289,6 +293,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
             "delete or rename the object that Accepted names, or give the service another name."
         }
         "QuotaExceeded" => "ask for a larger quota of the namespace, or lower replicas or resources.",
+        "Forbidden" => {
+            "read in the message what forbids it: an object that isn't there, a policy of the cluster or of the namespace, or rights that the operator lacks."
+        }
         "IssueFailed" => {
             "look at what is named: at the operator's log in mode Internal, otherwise at whoever fills the Secret."
         }
@@ -315,7 +322,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "RouteNotAccepted" => {
             "look at the Gateways of spec.gateway.route.parentRefs: kubectl describe httproute."
         }
-        "DeploymentUnavailable" => "look at the gateway's pods: kubectl describe deployment.",
+        "DeploymentUnavailable" => {
+            "look at the gateway's pods: kubectl describe pods -l kvasir.dev/component=gateway; each waits for all Secrets of spec.gateway.auth."
+        }
         "NodeLost" => {
             "bring the node back, or taint it with node.kubernetes.io/out-of-service=:NoExecute if it is off for good; groups move by themselves."
         }

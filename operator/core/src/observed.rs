@@ -39,7 +39,7 @@ pub struct Observed {
     /// Load of each group, from its leader.
     pub loads: BTreeMap<i32, GroupLoad>,
     /// Objects that couldn't be written in the last round, and why.
-    pub failed_writes: BTreeMap<ObjectRef, String>,
+    pub failed_writes: BTreeMap<ObjectRef, FailedWrite>,
     /// Why pods of a group can't be created, where some are missing: a quota, or the namespace's pod security.
     pub refused_pods: BTreeMap<i32, String>,
     /// What is known about certificates.
@@ -50,6 +50,17 @@ pub struct Observed {
     pub enforcement: Option<Enforcement>,
     /// The status as it was last written.
     pub status: InferenceServiceStatus,
+}
+
+/// Why an object couldn't be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedWrite {
+    /// It is somebody else's, and wasn't tried.
+    pub foreign: bool,
+    /// The status of the API server's answer (HTTP); nothing where there was none.
+    pub code: Option<u16>,
+    /// What it said, or what happened instead.
+    pub why: String,
 }
 
 /// A child as our last write left it.

@@ -342,6 +342,14 @@ fn write(
             });
         }
     }
+    if !plan.collisions.is_empty() {
+        // New pods would run with what somebody else put in place of what protects and configures them.
+        let starts_pods = |write: &Write| {
+            let kind = write.child.reference.kind;
+            write.uid.is_none() && matches!(kind, Kind::StatefulSet | Kind::Deployment)
+        };
+        plan.write.retain(|write| !starts_pods(write));
+    }
 }
 
 /// What the service owns and doesn't want any more. Kinds in reverse order; policies in the reverse of their own, so that

@@ -13,6 +13,7 @@ use kube::api::{
 };
 use kvasir_operator_api::labels;
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
+use kvasir_operator_core::observed::FailedWrite;
 use kvasir_operator_core::{Delete, Plan, Write};
 use serde_json::{Value, json};
 
@@ -90,6 +91,27 @@ impl ApplyError {
         }
     }
 
+    /// What the status says about it.
+    pub(crate) fn as_seen(&self) -> FailedWrite {
+        match self.source_error() {
+            Some(kube::Error::Api(status)) => FailedWrite {
+                foreign: false,
+                code: Some(status.code),
+                why: status.message.clone(),
+            },
+            Some(source) => FailedWrite {
+                foreign: false,
+                code: None,
+                why: chain(source),
+            },
+            None => FailedWrite {
+                foreign: matches!(self, Self::Foreign(_)),
+                code: None,
+                why: self.to_string(),
+            },
+        }
+    }
+
     /// The API server's own error, where there is one.
     pub(crate) fn source_error(&self) -> Option<&kube::Error> {
         match self {
@@ -145,10 +167,7 @@ impl Applier<'_> {
             && !error.source_error().is_some_and(is_fenced)
             && !matches!(error, ApplyError::Changed(_))
         {
-            let why = error
-                .source_error()
-                .map_or_else(|| error.to_string(), |e| chain(e));
-            self.cache.failed(self.key, reference, why);
+            self.cache.failed(self.key, reference, error.as_seen());
         }
         result
     }

@@ -11,7 +11,7 @@ use kvasir_operator_api::labels;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
-use kvasir_operator_core::observed::{GroupLoad, NodeView, PodView, Written};
+use kvasir_operator_core::observed::{FailedWrite, GroupLoad, NodeView, PodView, Written};
 use kvasir_operator_core::outcomes::Readings;
 
 use crate::certificates::OwnIdentity;
@@ -46,7 +46,7 @@ pub(crate) struct Snapshot {
     pub(crate) nodes: BTreeMap<String, NodeView>,
     pub(crate) written: BTreeMap<ObjectRef, Written>,
     pub(crate) undone: BTreeMap<ObjectRef, Undone>,
-    pub(crate) failed: BTreeMap<ObjectRef, String>,
+    pub(crate) failed: BTreeMap<ObjectRef, FailedWrite>,
     pub(crate) loads: BTreeMap<i32, GroupLoad>,
     pub(crate) enforcement: Option<Enforcement>,
     /// Names that objects without our label have: they aren't watched.
@@ -59,7 +59,7 @@ struct Entry {
     pods: BTreeMap<String, SeenPod>,
     written: BTreeMap<ObjectRef, Written>,
     undone: BTreeMap<ObjectRef, Undone>,
-    failed: BTreeMap<ObjectRef, String>,
+    failed: BTreeMap<ObjectRef, FailedWrite>,
     loads: BTreeMap<i32, GroupLoad>,
     enforcement: Option<Enforcement>,
     /// How requests ended, by group.
@@ -386,7 +386,7 @@ impl Cache {
     }
 
     /// Remembers that an object couldn't be written.
-    pub(crate) fn failed(&self, key: &ServiceKey, reference: &ObjectRef, why: String) {
+    pub(crate) fn failed(&self, key: &ServiceKey, reference: &ObjectRef, why: FailedWrite) {
         let mut inner = self.lock();
         let entry = inner.services.entry(key.clone()).or_default();
         entry.failed.insert(reference.clone(), why);

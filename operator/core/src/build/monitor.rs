@@ -46,7 +46,11 @@ fn service_monitor(service: &Validated) -> Child {
 pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
     let wanted = service.spec.observability.rules && settings.known_kinds.contains(&Kind::PrometheusRule);
     let model = service.model_name();
-    let of_service = format!("namespace=\"{}\",model_name=\"{model}\"", service.namespace);
+    let of_service = format!(
+        "namespace=\"{}\",model_name=\"{}\"",
+        service.namespace,
+        in_quotes(model)
+    );
     let slow = |histogram: &str, seconds: f64| {
         format!(
             "histogram_quantile(0.95, sum by (le) (rate(vllm:{histogram}_bucket{{{of_service}}}[10m]))) > {seconds}"
@@ -58,7 +62,7 @@ pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
             "expr": expr,
             "for": "10m",
             "labels": { "severity": "warning", "namespace": service.namespace, "service": service.name },
-            "annotations": { "summary": format!("{model}: {summary}") },
+            "annotations": { "summary": format!("{}: {summary}", in_template(model)) },
         })
     };
     let full = format!(
@@ -73,6 +77,17 @@ pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
         ],
     }] });
     wanted.then(|| child(service, Kind::PrometheusRule, &spec))
+}
+
+/// A text as it stands between double quotes of an expression: a name that a user chose must not become a part of it.
+fn in_quotes(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+    escaped.replace('\n', "\\n")
+}
+
+/// A text as it stands in an annotation, which is a template: one that a user wrote could read the figures of others.
+fn in_template(text: &str) -> String {
+    text.replace("{{", "{{ `{{` }}")
 }
 
 /// Objectives, as the chart's rules have them by default.

@@ -5,7 +5,8 @@
 //! nodes and decides about restarts, [`rollout`] replaces groups of old revisions and scales.
 //!
 //! Invariants, held by the properties in `tests/laws.rs`:
-//! 1. An id names at most one group: it is given out only when no object, pod or memory of it is left and it has rested.
+//! 1. An id names at most one group: it is given out only when no object, pod or memory of it is left and it has rested, or again for a
+//!    group that never came to be.
 //! 2. During a Surge with maxUnavailable 0 no ready group is drained while fewer than the wanted number would remain.
 //! 3. The same inputs give the same decisions; at rest there are none.
 //!

@@ -5,9 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kvasir_config::StartFault;
 use kvasir_operator_api::{CanarySpec, GroupState, Reason, RolloutStatus};
 
-use super::Decisions;
-use super::recovery;
 use super::view::Group;
+use super::{Decisions, ids, recovery};
 use crate::observed::Observed;
 use crate::outcomes::Outcomes;
 use crate::validate::Validated;
@@ -43,7 +42,8 @@ pub(super) fn judge(
             .status
             .groups
             .iter()
-            .any(|b| !groups.iter().any(|g| g.memory.id == b.id));
+            // A group that can't be made is tried in each round, which is no progress.
+            .any(|b| !ids::was_never_seen(b) && !groups.iter().any(|g| g.memory.id == b.id));
     if progressed || service.spec.suspend {
         memory.progressed_at = Some(Time(now));
     }

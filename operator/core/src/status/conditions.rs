@@ -10,10 +10,11 @@ use kvasir_operator_api::{
 
 use super::engines;
 use crate::build::route::{self, Taken};
+use crate::child::{Kind, ObjectRef};
 use crate::enforcement::Enforcement;
 use crate::field_error::FieldError;
 use crate::groups::recovery;
-use crate::observed::Observed;
+use crate::observed::{FailedWrite, Observed};
 use crate::plan::Plan;
 use crate::text::clip;
 use crate::validate::Validated;
@@ -182,25 +183,51 @@ fn ready(service: &Validated, parts: &[&Verdict]) -> Verdict {
 }
 
 fn acceptance(plan: &Plan, observed: &Observed) -> Verdict {
-    let quota = observed
-        .refused_pods
-        .iter()
-        .find(|(_, why)| why.contains("exceeded quota"));
-    match (plan.collisions.first(), quota) {
-        (None, Some((group, why))) => Verdict::no(
-            Reason::QuotaExceeded,
-            format!(
-                "group {group}: {why}: ask for a larger quota of the namespace, or lower replicas or resources"
-            ),
-        ),
-        (Some(taken), _) => Verdict::no(
+    // No watch shows Secrets: whose they are comes out when they are to be written.
+    let foreign = observed.failed_writes.iter().filter(|(_, failed)| failed.foreign);
+    let mut taken = plan.collisions.iter().chain(foreign.map(|(object, _)| object));
+    if let Some(taken) = taken.next() {
+        return Verdict::no(
             Reason::NameCollision,
             format!(
                 "{taken} exists and belongs to somebody else: delete it or give the service another name"
             ),
-        ),
-        (None, None) => Verdict::yes(Reason::Valid, "the spec can be built"),
+        );
     }
+    if let Some(verdict) = observed.failed_writes.iter().find_map(refusal) {
+        return verdict;
+    }
+    let over = |why: &str| why.contains(OVER_QUOTA);
+    match observed.refused_pods.iter().find(|(_, why)| over(why)) {
+        Some((group, why)) => over_quota(&format!("group {group}: {why}")),
+        None => Verdict::yes(Reason::Valid, "the spec can be built"),
+    }
+}
+
+/// What the API server says about objects that a quota forbids.
+pub(super) const OVER_QUOTA: &str = "exceeded quota";
+/// What it says about a namespace that is being deleted, and the service with it.
+const ENDING: &str = "being terminated";
+
+/// What only the API server, or what it asks before it takes an object, can judge. Nothing where another try may do.
+fn refusal((object, failed): (&ObjectRef, &FailedWrite)) -> Option<Verdict> {
+    let why = &failed.why;
+    match failed.code? {
+        400 | 422 => Some(Verdict::no(
+            Reason::InvalidSpec,
+            format!("the API server refuses {object}, which is made from the spec: {why}"),
+        )),
+        403 if why.contains(OVER_QUOTA) => Some(over_quota(&format!("{object}: {why}"))),
+        403 if !why.contains(ENDING) => Some(Verdict::no(Reason::Forbidden, format!("{object}: {why}"))),
+        _ => None,
+    }
+}
+
+fn over_quota(what: &str) -> Verdict {
+    Verdict::no(
+        Reason::QuotaExceeded,
+        format!("{what}: ask for a larger quota of the namespace, or lower replicas or resources"),
+    )
 }
 
 fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
@@ -237,17 +264,22 @@ fn network(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
             "spec.network.mode is Open: every pod of the cluster can reach the engines",
         );
     }
+    let is_policy = |object: &&ObjectRef| object.kind == Kind::NetworkPolicy;
+    if let Some(taken) = plan.collisions.iter().find(is_policy) {
+        let why = format!("{taken} exists and belongs to somebody else");
+        return Verdict::no(Reason::PolicyApplyFailed, why);
+    }
     let failed = observed
         .failed_writes
         .iter()
-        .find(|(object, _)| object.kind == crate::child::Kind::NetworkPolicy);
-    if let Some((object, why)) = failed {
-        return Verdict::no(Reason::PolicyApplyFailed, format!("{object}: {why}"));
+        .find(|(object, _)| is_policy(object));
+    if let Some((object, failed)) = failed {
+        return Verdict::no(Reason::PolicyApplyFailed, format!("{object}: {}", failed.why));
     }
     let pending = plan
         .write
         .iter()
-        .any(|w| w.child.reference.kind == crate::child::Kind::NetworkPolicy);
+        .any(|w| w.child.reference.kind == Kind::NetworkPolicy);
     match &observed.enforcement {
         _ if pending => Verdict::unknown(Reason::ProbePending, "policies are being written"),
         Some(Enforcement::Ignored { reached }) => Verdict::no(

@@ -3,7 +3,7 @@
 use kvasir_config::StartFault;
 use kvasir_operator_api::{ConditionType, GroupState, GroupStatus, RankFailure, Reason, Retention};
 
-use super::conditions::Verdict;
+use super::conditions::{OVER_QUOTA, Verdict};
 use crate::fault;
 use crate::groups::recovery;
 use crate::observed::{Observed, PodView};
@@ -127,10 +127,12 @@ pub(super) fn engines(service: &Validated, plan: &Plan, observed: &Observed) -> 
         .filter(|p| p.group.is_some() && !p.deleting)
         .collect();
     let refused = observed.refused_pods.iter().next().map(|(group, why)| {
-        Verdict::no(
-            Reason::InsufficientCapacity,
-            format!("group {group}: pods can't be created: {why}"),
-        )
+        let reason = if why.contains(OVER_QUOTA) {
+            Reason::InsufficientCapacity
+        } else {
+            Reason::Forbidden
+        };
+        Verdict::no(reason, format!("group {group}: pods can't be created: {why}"))
     });
     let found = refused.or_else(|| trouble(groups, &pods));
     found.unwrap_or_else(|| {

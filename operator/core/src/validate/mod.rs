@@ -4,6 +4,7 @@
 //! settings, an annotation, or knows what isn't built yet. Everything that is wrong is reported at once, each with its field,
 //! as `Accepted=False`. A field that is known and can't be honoured is always refused, never ignored.
 
+mod names;
 mod network;
 mod overrides;
 mod resources;
@@ -20,6 +21,7 @@ pub use overrides::OWNED_LABEL_PREFIX;
 use crate::build::gateway_config::DEFAULT_TENANT;
 use crate::child::Kind;
 use crate::field_error::FieldError;
+use crate::quantity;
 use crate::ranks::Shape;
 use crate::settings::Settings;
 
@@ -79,6 +81,7 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     source(spec, settings, &mut errors);
     anonymous(service, &mut errors);
     overrides::check(spec.pod_overrides.as_ref(), &mut errors);
+    names::check(spec, &mut errors);
     network::check(&spec.network, &mut errors);
     network::reach(spec, &mut errors);
     engine(spec, &mut errors);
@@ -251,6 +254,28 @@ fn engine(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "kv.memory says already how large the cache is: give one of the two",
         ));
     }
+    let bytes = |text: &str| quantity::units(text).and_then(|bytes| i64::try_from(bytes).ok());
+    if let Some(memory) = kv
+        .memory
+        .as_ref()
+        .filter(|memory| bytes(&memory.0).is_none_or(|n| n < 1))
+    {
+        errors.push(FieldError::new(
+            "spec.engine.kv.memory",
+            Reason::InvalidSpec,
+            format!(
+                "{memory} is no amount of memory: give one from 1 to {} bytes, as 4Gi",
+                i64::MAX
+            ),
+        ));
+    }
+    for name in overruled(spec) {
+        errors.push(FieldError::new(
+            "spec.engine.env",
+            Reason::InvalidSpec,
+            format!("{name} is set from spec.model.source.huggingFace already: give it in one place"),
+        ));
+    }
     if spec.model.format == ModelFormat::SafeTensors && spec.model.source.http.is_some() {
         errors.push(FieldError::new(
             "spec.model.format",
@@ -258,6 +283,18 @@ fn engine(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "an http source is one GGUF file: use GGUF or Auto",
         ));
     }
+}
+
+/// Variables of the user that the model's source sets too. Two of one name can be created and never be changed.
+fn overruled(spec: &InferenceServiceSpec) -> impl Iterator<Item = &str> {
+    let hub = spec.model.source.hugging_face.as_ref();
+    let sets = move |name: &str| match name {
+        "HF_TOKEN" => hub.is_some_and(|hub| hub.token_secret_ref.is_some()),
+        "HF_ENDPOINT" => hub.is_some_and(|hub| hub.endpoint.is_some()),
+        _ => false,
+    };
+    let names = spec.engine.env.iter().map(|variable| variable.name.as_str());
+    names.filter(move |name| sets(name))
 }
 
 /// What the engine demands of an address, so that a spec it would refuse isn't accepted.

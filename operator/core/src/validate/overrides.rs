@@ -1,8 +1,8 @@
 //! Which parts of the pod template a user may override.
 //!
 //! An allow-list would follow Kubernetes with every release, so this is a list of what the operator owns: what the network
-//! policies select on or open, what keeps the pods unprivileged, and what makes a group. The merged template is checked once
-//! more where it is built: it must keep these values.
+//! policies select on or open, what keeps the pods unprivileged, and what makes a group. Only volumes are an allow-list, because most
+//! kinds of them reach the node.
 
 use kvasir_operator_api::Reason;
 use serde_json::{Map, Value};
@@ -38,6 +38,8 @@ const OWNED_POD_FIELDS: &[(&str, &str)] = &[
         "containers beside the engine share its network identity",
     ),
     ("nodeName", "use spec.scheduling.nodeSelector"),
+    ("hostnameOverride", "ranks find each other by it"),
+    ("shareProcessNamespace", "processes see nothing of each other"),
 ];
 
 /// Fields of the engine container that the operator owns.
@@ -55,8 +57,16 @@ const OWNED_CONTAINER_FIELDS: &[(&str, &str)] = &[
     ("lifecycle", "the engine drains when it is stopped"),
 ];
 
-/// Volumes that would open the node or a token to the pod.
-const FORBIDDEN_VOLUMES: &[&str] = &["hostPath", "projected", "downwardAPI", "csi"];
+/// Volumes that a pod may have: those of Kubernetes' restricted pod security, less what could hold a token or name a driver. All others
+/// lie on the node or are mounted by it from a place that the pod names.
+const ALLOWED_VOLUMES: &[&str] = &[
+    "configMap",
+    "emptyDir",
+    "ephemeral",
+    "image",
+    "persistentVolumeClaim",
+    "secret",
+];
 
 /// Refuses overrides of what the operator owns.
 pub(super) fn check(overrides: Option<&Map<String, Value>>, errors: &mut Vec<FieldError>) {
@@ -96,7 +106,19 @@ fn metadata(value: &Value, errors: &mut Vec<FieldError>) {
             );
             continue;
         }
-        for key in entries.as_object().into_iter().flat_map(Map::keys) {
+        let Some(entries) = entries.as_object() else {
+            refuse(
+                errors,
+                format!("spec.podOverrides.metadata.{part}"),
+                "it must be an object",
+            );
+            continue;
+        };
+        for (key, value) in entries {
+            if !value.is_string() {
+                let path = format!("spec.podOverrides.metadata.{part}.{key}");
+                refuse(errors, path, "a value must be a text");
+            }
             if key.starts_with(OWNED_LABEL_PREFIX) || key.contains("kubernetes.io/") {
                 refuse(
                     errors,
@@ -126,30 +148,40 @@ fn pod(value: &Value, errors: &mut Vec<FieldError>) {
             refuse(errors, format!("{base}.{key}"), why);
         }
     }
-    for (i, container) in fields
-        .get("containers")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
+    for (i, container) in list(base, fields, "containers", errors) {
         engine_container(&format!("{base}.containers[{i}]"), container, errors);
     }
-    for (i, volume) in fields
-        .get("volumes")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
-        for kind in FORBIDDEN_VOLUMES {
-            if volume.get(*kind).is_some() {
-                refuse(
-                    errors,
-                    format!("{base}.volumes[{i}].{kind}"),
-                    "it could open the node or a token to the pod",
-                );
-            }
+    for (i, volume) in list(base, fields, "volumes", errors) {
+        volume_source(&format!("{base}.volumes[{i}]"), volume, errors);
+    }
+}
+
+/// The items of a list that is merged with the operator's. Anything else in its place, as null, would remove what the operator put there.
+fn list<'a>(
+    path: &str,
+    fields: &'a Map<String, Value>,
+    name: &str,
+    errors: &mut Vec<FieldError>,
+) -> impl Iterator<Item = (usize, &'a Value)> + use<'a> {
+    let value = fields.get(name);
+    let items = value.and_then(Value::as_array);
+    if value.is_some() && items.is_none() {
+        refuse(errors, format!("{path}.{name}"), "only items can be added");
+    }
+    items.into_iter().flatten().enumerate()
+}
+
+fn volume_source(path: &str, volume: &Value, errors: &mut Vec<FieldError>) {
+    let Some(fields) = volume.as_object() else {
+        return refuse(errors, path.to_owned(), "it must be an object");
+    };
+    for kind in fields.keys().filter(|key| *key != "name") {
+        if !ALLOWED_VOLUMES.contains(&kind.as_str()) {
+            refuse(
+                errors,
+                format!("{path}.{kind}"),
+                "it could open the node or a token to the pod",
+            );
         }
     }
 }
@@ -161,6 +193,12 @@ fn engine_container(path: &str, container: &Value, errors: &mut Vec<FieldError>)
             format!("{path}.name"),
             "containers beside the engine share its network identity",
         );
+    }
+    if container
+        .get("volumeMounts")
+        .is_some_and(|mounts| !mounts.is_array())
+    {
+        refuse(errors, format!("{path}.volumeMounts"), "only items can be added");
     }
     for (key, why) in OWNED_CONTAINER_FIELDS {
         if container.get(*key).is_some() {

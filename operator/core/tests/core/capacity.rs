@@ -67,5 +67,5 @@ fn pods_that_a_quota_forbids_are_said_and_nothing_is_made_anew_for_them() {
         ("QuotaExceeded".to_owned(), "InsufficientCapacity".to_owned())
     );
     let other = said("create Pod chat-g0-0 in StatefulSet chat-g0 failed error: violates PodSecurity");
-    assert_eq!(other, ("Valid".to_owned(), "InsufficientCapacity".to_owned()));
+    assert_eq!(other, ("Valid".to_owned(), "Forbidden".to_owned()));
 }

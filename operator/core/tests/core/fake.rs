@@ -9,7 +9,7 @@ use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{
-    CertificatesView, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
+    CertificatesView, FailedWrite, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
 };
 use kvasir_operator_core::{Plan, Settings, adopt, plan, status, validate};
 use serde_json::{Value, json};
@@ -53,6 +53,9 @@ pub(crate) struct Fake {
     pub(crate) broken: BTreeSet<String>,
     /// What they end with.
     pub(crate) broken_exit_code: i32,
+    /// Kind of which the API server takes no new object, and what it answers.
+    pub(crate) refuses: Option<(Kind, FailedWrite)>,
+    pub(crate) failed_writes: BTreeMap<ObjectRef, FailedWrite>,
     /// Mutating requests so far.
     pub(crate) writes: usize,
     version: u64,
@@ -80,6 +83,8 @@ impl Fake {
             now: "2026-11-29T12:00:00Z".parse().unwrap(),
             broken: BTreeSet::new(),
             broken_exit_code: 1,
+            refuses: None,
+            failed_writes: BTreeMap::new(),
             writes: 0,
             version: 0,
             uids: 0,
@@ -95,7 +100,7 @@ impl Fake {
             written: self.written.clone(),
             undone: self.undone.clone(),
             loads: self.loads.clone(),
-            failed_writes: BTreeMap::new(),
+            failed_writes: self.failed_writes.clone(),
             refused_pods: BTreeMap::new(),
             certificates: Some(CertificatesView {
                 first_end: self.now + SignedDuration::from_hours(24),
@@ -153,8 +158,16 @@ impl Fake {
     }
 
     fn apply(&mut self, made: &Plan) {
+        self.failed_writes.clear();
         for write in &made.write {
             self.writes += 1;
+            let reference = &write.child.reference;
+            let refused = self.refuses.as_ref().filter(|(kind, _)| *kind == reference.kind);
+            if let Some((_, answer)) = refused.filter(|_| write.uid.is_none()) {
+                // The round ends.
+                self.failed_writes.insert(reference.clone(), answer.clone());
+                return;
+            }
             self.write(&write.child, write.uid.as_deref());
             if write.undoes {
                 let before = self.undone.get(&write.child.reference).copied();

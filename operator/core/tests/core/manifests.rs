@@ -353,3 +353,65 @@ fn a_restarted_operator_writes_everything_of_a_service_that_somebody_changed_mea
     let all = Fake::new(json!({})).reconcile().write.len();
     assert_eq!(written_after_restart(edit), all);
 }
+
+#[test]
+fn a_name_that_a_user_chose_is_no_part_of_an_expression_and_no_template_of_prometheus() {
+    let name = "a\\\"} or vector(1) > 0\n{{ query \"up\" }}";
+    let mut fake = Fake::new(json!({ "observability": { "rules": true } }));
+    fake.edit(|spec| spec.model.name = Some(name.to_owned()));
+    fake.settings.known_kinds.insert(Kind::PrometheusRule);
+    fake.reconcile();
+    let live = fake
+        .objects
+        .values()
+        .find(|live| live.reference.kind == Kind::PrometheusRule);
+    let rule = &live.unwrap().object["spec"]["groups"][0]["rules"][2];
+    let expression = rule["expr"].as_str().unwrap();
+    let escaped = r#"model_name="a\\\"} or vector(1) > 0\n{{ query \"up\" }}"}"#;
+    assert!(expression.contains(escaped), "{expression}");
+    let summary = rule["annotations"]["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("{{ `{{` }} query") && !summary.contains("{{ query"),
+        "{summary}"
+    );
+}
+
+#[test]
+fn overrides_that_would_take_away_what_the_operator_put_there_are_refused() {
+    for (overrides, field) in [
+        (
+            json!({ "metadata": { "labels": null } }),
+            "spec.podOverrides.metadata.labels",
+        ),
+        (
+            json!({ "spec": { "volumes": null } }),
+            "spec.podOverrides.spec.volumes",
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "engine", "volumeMounts": null }] } }),
+            "spec.podOverrides.spec.containers[0].volumeMounts",
+        ),
+    ] {
+        let service = fake::service(json!({ "podOverrides": overrides }));
+        let errors = validate(&service, &Settings::default()).unwrap_err();
+        assert!(errors.iter().any(|error| error.path == field), "{errors:?}");
+    }
+}
+
+#[test]
+fn no_pod_starts_behind_a_policy_that_is_somebody_elses() {
+    let mut fake = Fake::new(json!({}));
+    let object = json!({ "metadata": { "name": "chat-deny", "namespace": "team", "uid": "x" }, "spec": { "podSelector": {} } });
+    let live = kvasir_operator_core::child::Live::new(Kind::NetworkPolicy, object).unwrap();
+    fake.objects.insert(live.reference.clone(), live.clone());
+    for _ in 0..3 {
+        fake.reconcile();
+    }
+    let starts_pods = |kind: Kind| matches!(kind, Kind::StatefulSet | Kind::Deployment);
+    assert!(!fake.objects.keys().any(|object| starts_pods(object.kind)));
+    let secured = ("False".to_owned(), "PolicyApplyFailed".to_owned());
+    assert_eq!(fake.condition("NetworkSecured"), secured);
+    fake.objects.remove(&live.reference);
+    fake.settle();
+    assert_eq!(fake.condition("Ready").0, "True");
+}

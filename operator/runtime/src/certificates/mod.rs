@@ -439,7 +439,7 @@ impl Work<'_> {
         if found.is_some_and(|found| !found.ours) {
             let error = ApplyError::Foreign(reference.clone());
             let cache = self.applier.cache;
-            cache.failed(self.applier.key, &reference, error.to_string());
+            cache.failed(self.applier.key, &reference, error.as_seen());
             return Err(error.into());
         }
         let object = Secret {
