@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::visit::{Inner, RunningRequest};
 use crate::pool::dispatch::{Begun, Job, dispatch};
-use crate::pool::{Metered, RevisionModel};
+use crate::pool::{Metered, RevisionModel, Tally};
 use crate::store::OpenCharge;
 
 /// Requests of one call that wait for an engine or their first tokens at one time.
@@ -117,7 +117,8 @@ impl Inner {
         }
         self.pool.metrics.routed(begun.place.overlap_blocks);
         let inner = Arc::clone(self);
-        Box::pin(Metered::new(begun, n, move |tally, _place| {
+        let request_id = id.clone();
+        Box::pin(Metered::begun(begun, (&request_id, n), move |tally: &Tally| {
             let actual = Cost {
                 input_tokens,
                 output_tokens: tally.output_tokens,
