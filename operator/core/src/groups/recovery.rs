@@ -165,22 +165,18 @@ fn failure(service: &Validated, pod: &PodView) -> RankFailure {
 
 /// One line about a failed rank.
 pub fn describe(group: i32, failure: &RankFailure) -> String {
-    let mut text = format!(
-        "group {group}: rank {} in pod {} ended: {}",
+    // As shells have it: 128 and the signal.
+    let end = match failure.exit_code {
+        Some(code @ 129..=192) => format!(", exit code {code} (signal {})", code - 128),
+        Some(code) => format!(", exit code {code}"),
+        None => String::new(),
+    };
+    let line = failure.message.as_ref();
+    let line = line.map_or_else(String::new, |line| format!("; the last line of its log: {line}"));
+    format!(
+        "group {group}: rank {} in pod {} ended: {}{end}{line}",
         failure.rank, failure.pod, failure.reason
-    );
-    if let Some(code) = failure.exit_code {
-        text.push_str(&format!(", exit code {code}"));
-        // As shells have it: 128 and the signal.
-        if let 129..=192 = code {
-            text.push_str(&format!(" (signal {})", code - 128));
-        }
-    }
-    if let Some(line) = &failure.message {
-        text.push_str("; the last line of its log: ");
-        text.push_str(line);
-    }
-    text
+    )
 }
 
 fn forget_window(policy: &RestartPolicySpec, group: &mut Group, now: Timestamp) {
