@@ -21,6 +21,17 @@ def test_everything_goes_with_the_service_even_while_no_operator_runs(api, space
     wait_until(lambda: not space.children(), lambda: list(space.children()))
 
 
+def test_a_service_goes_without_its_objects_when_it_is_asked_to(api, space, operators):
+    """The garbage collector patches every object first, the immutable ones too."""
+    operators().wait_for("working")
+    space.create()
+    space.ready()
+    before = space.children()
+    api.delete("InferenceService", space.name, "chat", policy="Orphan")
+    wait_until(lambda: api.get("InferenceService", space.name, "chat") is None, lambda: space.service()["metadata"])
+    assert all(api.get(kind, space.name, name) for kind, name in before)
+
+
 def test_a_restarted_operator_changes_nothing(space, operators):
     """kubeai#383 and others: a restart at idle must neither lose nor move anything."""
     first = operators().wait_for("working")

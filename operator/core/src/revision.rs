@@ -132,9 +132,13 @@ impl Revision {
             .labels
             .get_or_insert_default()
             .insert(labels::REVISION.to_owned(), self.name.clone());
+        let mut data = serde_json::to_value(self).expect("a revision is plain data");
+        // The API server compares the bytes of what is immutable, and a patch of anything in the object has sorted these keys. In any other
+        // order nobody could patch it, and the garbage collector, which has to for `kubectl delete --cascade=orphan`, would try for ever.
+        data.sort_all_objects();
         let object = ControllerRevision {
             metadata,
-            data: RawExtension(serde_json::to_value(self).expect("a revision is plain data")),
+            data: RawExtension(data),
             revision: Some(number),
         };
         // Its data is immutable: whatever a later operator would write there, the old one stays.

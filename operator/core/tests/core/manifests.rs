@@ -415,3 +415,16 @@ fn no_pod_starts_behind_a_policy_that_is_somebody_elses() {
     fake.settle();
     assert_eq!(fake.condition("Ready").0, "True");
 }
+
+#[test]
+fn a_kept_revision_has_the_order_of_keys_that_any_patch_of_it_leaves() {
+    let mut fake =
+        Fake::new(json!({ "engine": { "maxModelLen": 8, "env": [{ "name": "A", "value": "b" }] } }));
+    fake.reconcile();
+    let is_revision =
+        |object: &&kvasir_operator_core::child::Live| object.reference.kind == Kind::ControllerRevision;
+    let data = &fake.objects.values().find(is_revision).unwrap().object["data"];
+    let mut sorted = data.clone();
+    sorted.sort_all_objects();
+    assert_eq!(data.to_string(), sorted.to_string());
+}
