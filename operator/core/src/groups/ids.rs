@@ -41,7 +41,9 @@ fn unborn(service: &Validated, observed: &Observed) -> BTreeSet<i32> {
     let remembered = observed.status.groups.iter();
     let remembered = remembered.filter(|group| was_never_seen(group));
     let ids = remembered.map(|group| group.id);
-    ids.filter(|id| !existing.contains(id)).collect()
+    // A status that somebody else wrote may hold anything.
+    ids.filter(|id| (0..=MAX_GROUP_ID).contains(id) && !existing.contains(id))
+        .collect()
 }
 
 /// No round has seen the group's StatefulSet so far: the first that does notes since when it isn't ready.

@@ -2,7 +2,9 @@
 
 use crate::fake::Fake;
 use jiff::SignedDuration;
-use kvasir_operator_api::{AutoscalingMode, CanarySpec, ConditionType, GroupState, RolloutStrategy};
+use kvasir_operator_api::{
+    AutoscalingMode, CanarySpec, ConditionType, GroupState, GroupStatus, RolloutStrategy,
+};
 use kvasir_operator_core::child::{Kind, ObjectRef};
 use kvasir_operator_core::observed::{FailedWrite, GroupLoad};
 use kvasir_operator_core::outcomes::Outcomes;
@@ -710,4 +712,19 @@ fn a_secret_of_somebody_else_is_named() {
         .message
         .clone();
     assert!(message.contains("Secret chat-gateway-tls"), "{message}");
+}
+
+#[test]
+fn ids_that_no_group_can_have_are_never_given_out_whatever_the_status_says() {
+    let mut fake = ready(1);
+    let mut status = fake.status();
+    status.groups.extend([-5, i32::MAX].map(|id| GroupStatus {
+        id,
+        ..GroupStatus::default()
+    }));
+    fake.service.status = Some(status);
+    fake.edit(|spec| spec.replicas = 3);
+    fake.settle();
+    let ids: Vec<i32> = fake.status().groups.iter().map(|group| group.id).collect();
+    assert_eq!(ids, [0, 1, 2]);
 }
