@@ -120,6 +120,8 @@ def test_without_its_kubelet_a_node_is_left(laptop, cluster):
 @pytest.mark.rotating
 def test_without_containerd_what_runs_goes_on(laptop, client, cluster):
     node = engine(laptop)["spec"]["nodeName"]
+    # What an earlier test broke may still be on its way back.
+    wait_until(lambda: laptop.ask(client, check=False).returncode == 0, "an answer", 120, pause=1)
     # The client's pod may be on that node, where nobody can be called into it meanwhile.
     load = laptop.detached_load(client, clients=2)
     with fault(laptop, "containerd stopped"):
