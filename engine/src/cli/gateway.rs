@@ -191,7 +191,15 @@ fn check(file: &Path, with_files: bool) -> Result<(), Failure> {
     if with_files {
         Settings::load(&config).map_err(|error| Failure::Usage(format!("{name} can't be used: {error}")))?;
     }
-    say(&format!("{name} is good: tenants {}", config.tenants.len()));
+    let unread = if with_files {
+        ""
+    } else {
+        "; the files that it names were not read, which --files does"
+    };
+    say(&format!(
+        "{name} is good: tenants {}{unread}",
+        config.tenants.len()
+    ));
     Ok(())
 }
 

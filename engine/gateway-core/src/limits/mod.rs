@@ -93,7 +93,7 @@ pub enum Exhausted {
         retry_after: Option<Duration>,
     },
     /// Too many requests run at one time.
-    #[error("{limit} requests run at one time, which is the limit: wait for one to end")]
+    #[error("at most {limit} requests run at one time: wait for one to end")]
     Concurrency {
         /// The limit.
         limit: u32,
@@ -134,6 +134,32 @@ impl Exhausted {
             });
         }
         usage
+    }
+
+    /// What it is for the call of which the refused request is a part, as it stands once the call's others, which were `charged`, are taken
+    /// back: their part isn't used, and the `whole` of the call is wanted. There is no room for it before `retry_after`; if requests follow
+    /// that weren't tried, there may be none then either.
+    #[must_use]
+    pub fn of_call(self, charged: Amounts, whole: Amounts) -> Self {
+        match self {
+            Self::PerMinute {
+                dimension,
+                limit,
+                used,
+                retry_after,
+                ..
+            } => {
+                let wanted = whole.get(dimension);
+                Self::PerMinute {
+                    dimension,
+                    limit,
+                    used: used.saturating_sub(charged.get(dimension)),
+                    wanted,
+                    retry_after: retry_after.filter(|_| wanted <= limit),
+                }
+            }
+            Self::Concurrency { .. } => self,
+        }
     }
 }
 
@@ -179,6 +205,12 @@ impl Amounts {
 
     fn zip(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
         Self(std::array::from_fn(|i| combine(self.0[i], other.0[i])))
+    }
+}
+
+impl std::iter::Sum for Amounts {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::default(), |sum, next| sum.zip(next, u64::saturating_add))
     }
 }
 

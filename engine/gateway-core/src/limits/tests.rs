@@ -168,3 +168,36 @@ proptest! {
         prop_assert_eq!(share.requests_per_minute == Some(0), limit == 0);
     }
 }
+
+#[test]
+fn a_refused_call_is_told_of_what_others_use_and_all_that_it_wants() {
+    let limits = per_minute(5, 100);
+    let mut ledger = Ledger::new("r", 1, Mode::Alone);
+    for _ in 0..2 {
+        let _other = ledger.charge(&tenant(), &limits, tokens(1, 1), at(0)).unwrap();
+    }
+    let call = [tokens(10, 1); 4].map(Cost::amounts);
+    for _ in 0..3 {
+        let _own = ledger.charge(&tenant(), &limits, tokens(10, 1), at(3)).unwrap();
+    }
+    let refused = ledger
+        .charge(&tenant(), &limits, tokens(10, 1), at(3))
+        .unwrap_err();
+    let told = refused.of_call(call[..3].iter().copied().sum(), call.iter().copied().sum());
+    assert_eq!(
+        told,
+        Exhausted::PerMinute {
+            dimension: Dimension::Requests,
+            limit: 5,
+            used: 2,
+            wanted: 4,
+            retry_after: Some(Duration::from_secs(58)),
+        }
+    );
+    // More than the limit has room for at any time: no wait helps.
+    let never = refused.of_call(Amounts::default(), Amounts::from([6, 0, 0, 0]));
+    assert_eq!(
+        (never.code(), retry_after_seconds(&never)),
+        ("request_exceeds_limit", None)
+    );
+}

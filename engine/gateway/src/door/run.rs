@@ -8,7 +8,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::OutputStream;
 use kvasir_client::types::GenerateRequest;
-use kvasir_gateway_core::limits::{Cost, Limits};
+use kvasir_gateway_core::limits::{Amounts, Cost, Limits};
 use uuid::Uuid;
 
 use super::visit::{Inner, RunningRequest};
@@ -40,12 +40,20 @@ impl Inner {
             request.tenant_salt = salt.as_bytes().to_vec().into();
             planned.push((request, hashes));
         }
+        let amounts: Vec<Amounts> = planned
+            .iter()
+            .map(|(request, _)| estimate(request).amounts())
+            .collect();
+        let total = |of: &[Amounts]| of.iter().copied().sum();
         let mut charged = Vec::with_capacity(planned.len());
         for (request, hashes) in planned {
             let estimate = estimate(&request);
-            // Those before are taken back when this one is refused.
             let admitted = self.accounts.charge(name, &tenant.limits, estimate).await;
-            let admitted = admitted.map_err(|exhausted| self.exhausted(&exhausted))?;
+            let admitted = admitted.map_err(|exhausted| {
+                // Those before are taken back.
+                let of_call = exhausted.of_call(total(&amounts[..charged.len()]), total(&amounts));
+                self.exhausted(&of_call)
+            })?;
             self.lock().usage = Some(admitted.usage);
             let unbegun = Unbegun {
                 inner: Arc::clone(self),

@@ -225,6 +225,7 @@ impl Running {
             Some(failure) => {
                 self.pool.metrics.engine_failed(failure);
                 self.finish(Outcome::Failed(failure));
+                self.pool.failed_begun(&self.engine, failure, &error.message);
             }
             None => self.finish(Outcome::Completed),
         }

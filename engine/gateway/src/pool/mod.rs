@@ -13,15 +13,16 @@ mod gap;
 mod link;
 mod metered;
 mod model;
+mod outages;
 mod turn;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvasir_edge::{EdgeConfig, Figures};
-use kvasir_gateway_core::routing::{EngineView, Revision};
+use kvasir_gateway_core::routing::{EngineFailure, EngineView, Revision};
 use kvasir_gateway_core::waiting::{Refusal, Signal, Waiter};
 use kvasir_tls::ClientTls;
 use tokio::sync::watch;
@@ -33,6 +34,7 @@ pub(crate) use self::turn::Turn;
 
 use self::core::Core;
 pub(crate) use self::core::Served;
+use self::outages::{News, Outages, Troubles};
 use crate::clock::Clock;
 use crate::discovery::{Target, Targets};
 use crate::metrics::GatewayMetrics;
@@ -59,6 +61,8 @@ pub(crate) struct Pool {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<GatewayMetrics>,
     state: Mutex<Core>,
+    /// What the log knows of requests that failed after their first token.
+    troubles: Mutex<Troubles>,
     reach: Reach,
     /// How text is made, the same for all revisions.
     edge: EdgeConfig,
@@ -79,6 +83,7 @@ impl Pool {
             clock: Clock::start(),
             metrics,
             state: Mutex::new(Core::new(settings)),
+            troubles: Mutex::default(),
             reach,
             edge,
             figures,
@@ -141,6 +146,20 @@ impl Pool {
         turn::wait(self, waiter, revision).await
     }
 
+    /// An engine has failed a request after its first token. All requests of an engine may fail at one time, so not each of them makes a line.
+    fn failed_begun(&self, engine: &str, failure: EngineFailure, reason: &str) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        if troubles.is_news(engine, failure, Instant::now()) {
+            let code = failure.code();
+            tracing::warn!(
+                engine,
+                code,
+                reason,
+                "an engine failed a request after its first token"
+            );
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Core> {
         // Every change under the lock is complete before anything that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -148,6 +167,7 @@ impl Pool {
 
     async fn run(self: Arc<Self>, mut targets: watch::Receiver<Targets>) {
         let mut links: BTreeMap<SocketAddr, Link> = BTreeMap::new();
+        let mut outages = Outages::default();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         self.update(&mut links, &targets.borrow_and_update().clone());
@@ -162,11 +182,20 @@ impl Pool {
                     self.update(&mut links, &known);
                 }
                 _ = tick.tick() => {
-                    let now = self.clock.now();
-                    self.lock().tick(now);
+                    for news in self.tick(&mut outages) {
+                        news.log();
+                    }
                 }
             }
         }
+    }
+
+    /// Looks at queues and engines, and says what has changed about the latter.
+    fn tick(&self, outages: &mut Outages) -> Vec<News> {
+        let now = self.clock.now();
+        let mut core = self.lock();
+        core.tick(now);
+        outages.look(core.router.engines(now), now)
     }
 
     /// Opens and closes links so that there is one for each target.

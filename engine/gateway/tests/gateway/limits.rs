@@ -106,7 +106,12 @@ async fn the_prompts_of_one_call_are_charged_together_or_not_at_all() {
         "{}",
         answer.text
     );
-    assert_eq!(gateway.complete("a", prompts(3)).await.status, 429);
+    let refused = gateway.complete("a", prompts(3)).await;
+    assert_eq!(refused.status, 429);
+    // What others use and all that this call wants, not what it had charged until it was refused.
+    let text = "3 of 5 requests per minute are used and 3 more are wanted";
+    assert!(refused.text.contains(text), "{}", refused.text);
+    assert_eq!(refused.header("x-ratelimit-remaining-requests"), "2");
     let answer = gateway.complete("a", body("hello", 2)).await;
     assert_eq!(answer.header("x-ratelimit-remaining-requests"), "1");
     let never = gateway.complete("a", prompts(6)).await;
