@@ -40,44 +40,45 @@ impl Inner {
             request.tenant_salt = salt.as_bytes().to_vec().into();
             planned.push((request, hashes));
         }
-        let amounts: Vec<Amounts> = planned
-            .iter()
-            .map(|(request, _)| estimate(request).amounts())
-            .collect();
-        let total = |of: &[Amounts]| of.iter().copied().sum();
-        let mut charged = Vec::with_capacity(planned.len());
-        for (request, hashes) in planned {
-            let estimate = estimate(&request);
-            let admitted = self.accounts.charge(name, &tenant.limits, estimate).await;
-            let admitted = admitted.map_err(|exhausted| {
-                // Those before are taken back.
-                let of_call = exhausted.of_call(total(&amounts[..charged.len()]), total(&amounts));
-                self.exhausted(&of_call)
-            })?;
-            self.lock().usage = Some(admitted.usage);
-            let unbegun = Unbegun {
-                inner: Arc::clone(self),
-                charge: Some(admitted.charge),
-                input_tokens: estimate.input_tokens,
-                is_sent: AtomicBool::new(false),
-            };
-            charged.push((request, hashes, estimate, unbegun));
-        }
-        stream::iter(charged)
-            .map(|(request, hashes, estimate, unbegun)| {
-                self.run(&model, (request, hashes), (estimate, unbegun))
-            })
+        let estimates: Vec<Cost> = planned.iter().map(|(request, _)| estimate(request)).collect();
+        let charged = self.charge_all(&estimates).await?;
+        stream::iter(planned.into_iter().zip(charged))
+            .map(|(planned, unbegun)| self.run(&model, planned, unbegun))
             .buffered(MAX_STARTING)
             .try_collect()
             .await
+    }
+
+    /// Charges the requests of a call; all of them or none.
+    async fn charge_all(self: &Arc<Self>, estimates: &[Cost]) -> Result<Vec<Unbegun>, ApiError> {
+        let (name, tenant) = self.tenant()?;
+        let total = |of: &[Cost]| -> Amounts { of.iter().map(|cost| cost.amounts()).sum() };
+        let mut charged = Vec::with_capacity(estimates.len());
+        for estimate in estimates {
+            let admitted = self.accounts.charge(name, &tenant.limits, *estimate).await;
+            let admitted = admitted.map_err(|exhausted| {
+                // Those before are taken back with this return, and what the client reads is the account without them.
+                let before = total(&estimates[..charged.len()]);
+                self.exhausted(&exhausted.of_call(before, total(estimates)))
+            })?;
+            self.lock().usage = Some(admitted.usage);
+            charged.push(Unbegun {
+                inner: Arc::clone(self),
+                charge: Some(admitted.charge),
+                estimate: *estimate,
+                is_sent: AtomicBool::new(false),
+            });
+        }
+        Ok(charged)
     }
 
     async fn run(
         self: &Arc<Self>,
         model: &RevisionModel,
         (request, hashes): (GenerateRequest, Vec<u64>),
-        (estimate, unbegun): (Cost, Unbegun),
+        unbegun: Unbegun,
     ) -> Result<OutputStream, ApiError> {
+        let estimate = unbegun.estimate;
         let mut waiter = self.waiter(estimate.input_tokens + estimate.output_tokens)?;
         {
             let state = self.lock();
@@ -147,9 +148,10 @@ struct Unbegun {
     inner: Arc<Inner>,
     /// Until it's settled by somebody else.
     charge: Option<OpenCharge>,
-    input_tokens: u64,
+    estimate: Cost,
     is_sent: AtomicBool,
 }
+
 impl Unbegun {
     /// The charge, which whoever takes it settles.
     fn taken(mut self) -> OpenCharge {
@@ -164,7 +166,7 @@ impl Drop for Unbegun {
             return charge.cancel();
         }
         let actual = Cost {
-            input_tokens: self.input_tokens,
+            input_tokens: self.estimate.input_tokens,
             output_tokens: 0,
         };
         charge.settle(actual);

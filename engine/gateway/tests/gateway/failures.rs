@@ -1,6 +1,41 @@
 //! Engines that fail, drain and come back.
 
+use std::io::Write;
+use std::sync::{Mutex, Once, PoisonError};
+
 use crate::support::*;
+
+/// What the log has had since the first look, of all tests of this program.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct IntoLog;
+
+impl Write for IntoLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How many lines of the log, of a level, hold a text and are about an engine that no other test has.
+fn num_logged(engine: &str, level: &str, text: &str) -> usize {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(|| IntoLog);
+        lines.init();
+    });
+    let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    let log = String::from_utf8_lossy(&log);
+    let engine = format!("engine=\"{engine}/");
+    let is_meant = |line: &&str| line.contains(&engine) && line.contains(level) && line.contains(text);
+    log.lines().filter(is_meant).count()
+}
 
 fn engine(instance: &'static str) -> EngineOptions {
     EngineOptions {
@@ -21,7 +56,12 @@ const NUM_WAITING: usize = 60;
 
 /// Two engines, and a gateway that has found both.
 async fn pair(more: &str) -> (TestEngine, TestEngine, TestGateway) {
-    let first = TestEngine::start(engine("a")).await;
+    pair_of("a", more).await
+}
+
+/// The same, with a name for the first one.
+async fn pair_of(first: &'static str, more: &str) -> (TestEngine, TestEngine, TestGateway) {
+    let first = TestEngine::start(engine(first)).await;
     let second = TestEngine::start(engine("b")).await;
     let gateway = TestGateway::start(&[first.address, second.address], options(more))
         .await
@@ -94,7 +134,9 @@ async fn a_draining_engine_gets_nothing_new_and_nobody_notices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_without_first_tokens_is_left_alone_and_its_requests_are_answered() {
-    let (slow, _good, gateway) = pair("routing: {policy: RoundRobin, firstTokenTimeoutSeconds: 1}").await;
+    assert_eq!(num_logged("slow", "WARN", "ejected"), 0);
+    let options = "routing: {policy: RoundRobin, firstTokenTimeoutSeconds: 1}";
+    let (slow, _good, gateway) = pair_of("slow", options).await;
     slow.control.hold();
     let asked = (0..8).map(|_| gateway.complete("a", body("hello", 2)));
     for answer in futures::future::join_all(asked).await {
@@ -104,11 +146,25 @@ async fn an_engine_without_first_tokens_is_left_alone_and_its_requests_are_answe
         gateway.metric("kvasir_gateway_engines{state=\"ejected\"}").await,
         1.0
     );
+    eventually("the line about it", async || {
+        num_logged("slow", "WARN", "an engine is ejected") == 1
+    })
+    .await;
+    slow.control.open();
+    eventually("the line about its return", async || {
+        // One of these is its probe.
+        gateway.complete("a", body("hello", 2)).await;
+        num_logged("slow", "INFO", "an ejected engine is used again") == 1
+    })
+    .await;
+    assert_eq!(num_logged("slow", "WARN", ""), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_stops_between_tokens_ends_its_streams_with_an_error_and_they_pay_for_what_came() {
-    let (stuck, _good, gateway) = pair("routing: {policy: RoundRobin, interTokenTimeoutSeconds: 1}").await;
+    assert_eq!(num_logged("stuck", "WARN", ""), 0);
+    let options = "routing: {policy: RoundRobin, interTokenTimeoutSeconds: 1}";
+    let (stuck, _good, gateway) = pair_of("stuck", options).await;
     // Its connection lives; its steps end no more after these.
     stuck.control.hold();
     stuck.control.allow(4);
@@ -139,6 +195,10 @@ async fn an_engine_that_stops_between_tokens_ends_its_streams_with_an_error_and_
     assert_eq!(num_failed, 1);
     let series = "kvasir_gateway_engine_failures_total{reason=\"inter_token_timeout\"}";
     assert_eq!(gateway.metric(series).await, 1.0);
+    assert_eq!(
+        num_logged("stuck", "WARN", "failed a request after its first token"),
+        1
+    );
     eventually("the engine to have given it up", async || {
         stuck.control.allow(1);
         stuck.engine.client().load().await.unwrap().num_running == 0
