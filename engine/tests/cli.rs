@@ -110,10 +110,7 @@ fn typos_are_refused_with_what_was_meant() {
         (&["serve", "--max-modle-len", "5"], "'--max-model-len'"),
         (&["serve", "--kv-cache-dtype", "flaot16"], "'float16'"),
         (&["serve", "-m", "x.gguf"], "kvasir serve MODEL"),
-        (
-            &["serve", "--gpu-memory-utilization=0.9"],
-            "--kv-cache-memory-bytes",
-        ),
+        (&["serve", "--ctx-size=4096"], "--max-model-len"),
     ] {
         let ran = run(&mut kvasir(arguments));
         assert_eq!(ran.code, Some(64), "{arguments:?}");
@@ -128,6 +125,7 @@ fn bad_values_are_bad_configuration() {
         &["serve", "--port", "-1"],
         &["serve", "--max-model-len", "0"],
         &["serve", "--kv-cache-memory-bytes", "2QiB"],
+        &["serve", NO_MODEL, "--gpu-memory-utilization", "1.5"],
         &[
             "serve",
             "--max-num-seqs",
