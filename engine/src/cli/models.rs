@@ -101,10 +101,7 @@ pub(crate) fn run(args: ModelsArgs) -> Result<(), Failure> {
         ModelsCommand::Digest { model } => {
             let local = resolve(model.as_deref(), &options()?)?;
             let digest = crate::load::digest(&local.path).map_err(|error| Failure::failed(&error))?;
-            print(&format!(
-                "{digest}
-"
-            ))
+            print(&format!("{digest}\n"))
         }
         ModelsCommand::Path { model } => {
             let local = resolve(model.as_deref(), &options()?)?;
