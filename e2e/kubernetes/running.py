@@ -345,6 +345,29 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def ask(port, path):
+    """Status and text of a page of this machine; 0 while nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except (OSError, http.client.HTTPException):
+        return 0, ""
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def lost(cluster, node):
+    """Meanwhile a node's kubelet is silent."""
+    cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost=true")
+    try:
+        yield
+    finally:
+        cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost-")
+
+
 class Operator:
     """One replica of the operator, with the chart's rights and arguments. `arguments` are further ones, `--name=value`; one that the
     chart gives too wins. A `port` leads to the API server by another way, `namespace` limits it to one namespace."""
@@ -375,15 +398,7 @@ class Operator:
 
     def ask(self, path):
         """Status and text; 0 while nobody listens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        except (OSError, http.client.HTTPException):
-            return 0, ""
-        finally:
-            connection.close()
+        return ask(self.port, path)
 
     def phase(self):
         return self.ask("/readyz")[1].strip()

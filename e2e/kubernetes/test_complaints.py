@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from running import ROOT, Operator, Space, is_ready, wait_until
+from running import ROOT, Operator, Space, is_ready, lost, wait_until
 
 FAST = {"maxGroupRestarts": 2, "windowSeconds": 3600, "backoffInitialSeconds": 1, "backoffMaxSeconds": 2}
 
@@ -218,15 +218,12 @@ def test_25_a_lost_node_costs_one_group_and_another_takes_its_place(cluster, spa
     space.ready()
     pod = space.pods()[0]
     node = pod["spec"]["nodeName"]
-    cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost=true")
-    try:
+    with lost(cluster, node):
         def replaced():
             ready = [group for group in space.status()["groups"] if group["state"] == "Ready"]
             return ready and all(group["leaderPod"] != pod["metadata"]["name"] for group in ready)
 
         wait_until(replaced, lambda: space.status(), 240)
-    finally:
-        cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost-")
     space.ready()
 
 
@@ -236,19 +233,18 @@ def test_a_node_that_is_declared_out_of_service_keeps_no_pod_for_ever(cluster, s
     space.ready()
     pod = space.pods()[0]
     node = pod["spec"]["nodeName"]
-    cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost=true")
-    try:
-        wait_until(lambda: not is_ready(space.api.get("Node", None, node)), "the node doesn't answer", 90)
-        cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=:NoExecute")
-        wait_until(lambda: any(group["id"] != 0 for group in space.status()["groups"]), lambda: space.status(), 20)
-        # The garbage collector of pods looks every 20 seconds; the group goes when another one serves.
-        wait_until(lambda: not space.get("Pod", pod["metadata"]["name"]), "the pod goes", 60)
-        wait_until(lambda: not space.get("StatefulSet", "chat-g0"), "its group goes", 60)
-        space.ready()
-        assert all(other["spec"]["nodeName"] != node for other in space.pods())
-    finally:
-        cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-", check=False)
-        cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost-")
+    with lost(cluster, node):
+        try:
+            wait_until(lambda: not is_ready(space.api.get("Node", None, node)), "the node doesn't answer", 90)
+            cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=:NoExecute")
+            wait_until(lambda: any(group["id"] != 0 for group in space.status()["groups"]), lambda: space.status(), 20)
+            # The garbage collector of pods looks every 20 seconds; the group goes when another one serves.
+            wait_until(lambda: not space.get("Pod", pod["metadata"]["name"]), "the pod goes", 60)
+            wait_until(lambda: not space.get("StatefulSet", "chat-g0"), "its group goes", 60)
+            space.ready()
+            assert all(other["spec"]["nodeName"] != node for other in space.pods())
+        finally:
+            cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-", check=False)
     space.ready()
 
 

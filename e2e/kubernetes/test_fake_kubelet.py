@@ -1,6 +1,6 @@
 """The fake kubelet plays what tests of the operator rely on: the scheduler and the controllers believe it."""
 
-from running import is_ready, typed, wait_until
+from running import is_ready, lost, typed, wait_until
 
 POD = {"containers": [{"name": "engine", "image": "engine:1"}]}
 
@@ -83,13 +83,10 @@ def test_a_lost_node_falls_silent_and_its_pods_stay(cluster, api, space):
     api.apply(workload("StatefulSet", "set", space))
     pod = ready_pod(space)
     node = pod["spec"]["nodeName"]
-    cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost=true")
-    try:
+    with lost(cluster, node):
         wait_until(lambda: not is_ready(api.get("Node", None, node)), "the node isn't ready", 90)
         api.delete("Pod", space.name, "set-0")
         assert space.get("Pod", "set-0")["metadata"]["uid"] == pod["metadata"]["uid"]
-    finally:
-        cluster.kubectl("annotate", "node", node, "fake-kubelet.kvasir.dev/lost-")
     wait_until(lambda: is_ready(api.get("Node", None, node)))
     ready_pod(space, but=pod["metadata"]["uid"])
 

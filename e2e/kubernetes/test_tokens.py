@@ -12,7 +12,7 @@ import time
 
 import pytest
 from pods import BINARY, Container
-from running import NAME, Operator, Space, Wire, claims, wait_until
+from running import NAME, Operator, Space, Wire, ask, claims, wait_until
 
 MODEL = pathlib.Path(os.environ.get("KVASIR_TEST_MODEL", ""))
 # How long an answer of the API server counts, and a moment.
@@ -96,15 +96,7 @@ def door(api, cluster, chart, space, wire, tmp_path_factory):
 
 def figure(path):
     """Status and text of the gateway's own port."""
-    connection = http.client.HTTPConnection("127.0.0.1", 9090, timeout=10)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    except (OSError, http.client.HTTPException):
-        return 0, ""
-    finally:
-        connection.close()
+    return ask(9090, path)
 
 
 def answered(tenant):
