@@ -8,6 +8,7 @@
 use std::fmt;
 
 use k8s_openapi::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kvasir_operator_api::{labels, names};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -147,6 +148,18 @@ impl Child {
         value["apiVersion"] = kind.api_version().into();
         value["kind"] = kind.to_string().into();
         Self::from_value(kind, name, value, None)
+    }
+
+    /// A child of a kind that others define: there is no type for its spec.
+    pub fn of_spec(kind: Kind, metadata: &ObjectMeta, spec: &Value) -> Self {
+        let object = json!({
+            "apiVersion": kind.api_version(),
+            "kind": kind.to_string(),
+            "metadata": metadata,
+            "spec": spec,
+        });
+        let name = metadata.name.as_deref().unwrap_or_default();
+        Self::from_value(kind, name, object, None)
     }
 
     /// A child from JSON. `hash` stands for the object where its later forms must not be written over it.

@@ -92,11 +92,5 @@ fn child(service: &Validated, issuer: &IssuerRef, name: &str, group: Option<i32>
     if !names.dns.is_empty() {
         spec["dnsNames"] = names.dns.clone().into();
     }
-    let object = json!({
-        "apiVersion": Kind::Certificate.api_version(),
-        "kind": Kind::Certificate.to_string(),
-        "metadata": metadata,
-        "spec": spec,
-    });
-    Child::from_value(Kind::Certificate, name, object, None)
+    Child::of_spec(Kind::Certificate, &metadata, &spec)
 }

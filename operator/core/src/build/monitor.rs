@@ -102,11 +102,5 @@ fn child(service: &Validated, kind: Kind, spec: &serde_json::Value) -> Child {
     let given = service.spec.observability.labels.clone();
     // Ours win: they are how the operator finds its children again.
     metadata.labels = Some(given.into_iter().chain(own).collect());
-    let object = json!({
-        "apiVersion": kind.api_version(),
-        "kind": kind.to_string(),
-        "metadata": metadata,
-        "spec": spec,
-    });
-    Child::from_value(kind, name, object, None)
+    Child::of_spec(kind, &metadata, spec)
 }

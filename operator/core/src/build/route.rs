@@ -74,14 +74,8 @@ fn authorities(service: &Validated, trust: &str) -> Child {
 }
 
 fn child(service: &Validated, kind: Kind, spec: &Value) -> Child {
-    let name = service.names.gateway();
-    let object = json!({
-        "apiVersion": kind.api_version(),
-        "kind": kind.to_string(),
-        "metadata": meta::of_service(service, &name),
-        "spec": spec,
-    });
-    Child::from_value(kind, &name, object, None)
+    let metadata = meta::of_service(service, &service.names.gateway());
+    Child::of_spec(kind, &metadata, spec)
 }
 
 /// What Gateways say about the service's route.
