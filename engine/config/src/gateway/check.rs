@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::auth::{AuthConfig, JwtConfig, ReviewRuleConfig, TokenReviewConfig};
-use super::engines::{EnginesConfig, RevisionConfig};
 use super::fault::{Fault, quoted};
 use super::file::{GatewayConfig, TenantConfig};
 use super::numbers;
@@ -29,8 +28,7 @@ pub(super) fn faults(config: &GatewayConfig) -> Vec<Fault> {
             .as_ref()
             .is_some_and(|tls| tls.client_authorities.is_some()),
     );
-    checker.engines(&config.engines);
-    checker.revisions(&config.revisions);
+    checker.models(config);
     if let Some(store) = &config.limits.store {
         let is_plain = store
             .prefix
@@ -45,13 +43,15 @@ pub(super) fn faults(config: &GatewayConfig) -> Vec<Fault> {
     checker.faults
 }
 
-struct Checker<'a> {
+/// Collects what is wrong.
+pub(super) struct Checker<'a> {
     tenants: BTreeSet<&'a str>,
     faults: Vec<Fault>,
 }
 
 impl<'a> Checker<'a> {
-    fn require(&mut self, holds: bool, path: &str, message: impl FnOnce() -> String) {
+    /// A fault at the path unless it holds.
+    pub(super) fn require(&mut self, holds: bool, path: &str, message: impl FnOnce() -> String) {
         if !holds {
             self.faults.push(Fault::new(path, message()));
         }
@@ -65,7 +65,8 @@ impl<'a> Checker<'a> {
         });
     }
 
-    fn present(&mut self, path: &str, text: &str) {
+    /// A text that must not be empty.
+    pub(super) fn present(&mut self, path: &str, text: &str) {
         self.require(!text.is_empty(), path, || "must not be empty".to_owned());
     }
 
@@ -90,14 +91,6 @@ impl<'a> Checker<'a> {
                 "must begin with http:// or https://, for example http://otel:4317".to_owned()
             });
         }
-        let is_header = |name: &str| {
-            (1..=64).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-')
-        };
-        self.require(
-            config.routing.session_header.as_deref().is_none_or(is_header),
-            "routing.sessionHeader",
-            || "must be 1 to 64 letters, digits and -".to_owned(),
-        );
     }
 
     fn tenants(&mut self, tenants: &'a [TenantConfig]) {
@@ -254,57 +247,6 @@ impl<'a> Checker<'a> {
             });
             self.tenant(&format!("{path}.tenant"), tenant);
         }
-    }
-
-    fn engines(&mut self, engines: &EnginesConfig) {
-        let ways = [
-            !engines.fixed.is_empty(),
-            engines.dns.is_some(),
-            engines.endpoint_slices.is_some(),
-        ];
-        let num_ways = ways.into_iter().filter(|way| *way).count();
-        self.require(num_ways == 1, "engines", || {
-            "give exactly one of static, dns and endpointSlices".to_owned()
-        });
-        let mut seen = BTreeSet::new();
-        for (place, engine) in engines.fixed.iter().enumerate() {
-            let is_new = seen.insert(engine.address);
-            self.require(is_new, &format!("engines.static[{place}].address"), || {
-                format!("{} is taken", engine.address)
-            });
-        }
-        if let Some(dns) = &engines.dns {
-            self.present("engines.dns.name", &dns.name);
-        }
-        let is_local = num_ways == 1
-            && !engines.fixed.is_empty()
-            && engines
-                .fixed
-                .iter()
-                .all(|engine| engine.address.ip().is_loopback());
-        self.require(engines.tls.is_some() || is_local, "engines.tls", || {
-            "is needed unless all engines are static and on loopback addresses".to_owned()
-        });
-        if let Some(tls) = &engines.tls {
-            self.require(!tls.names.is_empty(), "engines.tls.names", || {
-                "at least one is needed, or any holder of a certificate could pose as an engine".to_owned()
-            });
-        }
-    }
-
-    fn revisions(&mut self, revisions: &[RevisionConfig]) {
-        let mut seen = BTreeSet::new();
-        for (place, revision) in revisions.iter().enumerate() {
-            let path = format!("revisions[{place}].name");
-            self.present(&path, &revision.name);
-            self.require(seen.insert(&revision.name), &path, || {
-                format!("{} is taken", quoted(&revision.name))
-            });
-        }
-        let has_weight = revisions.is_empty() || revisions.iter().any(|revision| revision.weight > 0);
-        self.require(has_weight, "revisions", || {
-            "at least one needs a weight above 0".to_owned()
-        });
     }
 }
 

@@ -93,6 +93,11 @@ pub struct RoutingConfig {
     /// The request header that names a session; left out: x-session-id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_header: Option<String>,
+    /// Characters at a prompt's beginning that count for the choice by what engines have cached: Unicode scalar values of the text that the
+    /// prompt's tokens stand for, special tokens with their text. Blocks of tokens that go beyond them aren't looked up. Left out: the whole
+    /// prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix_chars: Option<NonZeroU32>,
     /// Most blocks in the prefix index, counted once for each engine that holds them; 30 bytes each at most.
     #[serde(default = "default_index")]
     pub max_index_blocks: NonZeroU32,
@@ -140,6 +145,7 @@ impl Default for RoutingConfig {
         Self {
             policy: RoutingPolicyConfig::PrefixAware,
             session_header: None,
+            prefix_chars: None,
             max_index_blocks: default_index(),
             connect_timeout_millis: default_connect(),
             first_token_timeout_seconds: default_first_token(),

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::auth::AuthConfig;
 use super::engines::{EnginesConfig, RevisionConfig, RoutingConfig};
+use super::model::ModelConfig;
 use super::text::{CertificateName, Names};
 
 /// A gateway.
@@ -64,6 +65,11 @@ pub struct GatewayConfig {
     /// How long and how many requests wait.
     #[serde(default)]
     pub waiting: WaitingConfig,
+    /// Further models behind the same door, with engines of their own. They come and go while the gateway runs.
+    // A gateway of the version before, which knows no such field, can still read the file of one model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub models: Vec<ModelConfig>,
     /// Where spans of requests are sent; left out, nowhere. A change takes effect at the next start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracing: Option<TracingConfig>,

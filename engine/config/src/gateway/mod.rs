@@ -6,9 +6,11 @@
 
 mod auth;
 mod check;
+mod check_models;
 mod engines;
 mod fault;
 mod file;
+mod model;
 mod numbers;
 mod text;
 
@@ -25,6 +27,7 @@ pub use file::{
     CacheSaltConfig, GatewayConfig, GatewayLimitsConfig, LimitStoreConfig, ScopeConfig, ServerTlsConfig,
     TenantConfig, TenantLimitsConfig, TracingConfig, WaitingConfig,
 };
+pub use model::ModelConfig;
 pub use text::{CertificateName, Names};
 
 use crate::yaml::check_yaml;

@@ -54,6 +54,14 @@ engines:
 revisions: [{name: old, weight: 90}, {name: new, weight: 10}]
 routing: {policy: LeastKV, maxIndexBlocks: 1000000, connectTimeoutMillis: 500, firstTokenTimeoutSeconds: 30, interTokenTimeoutSeconds: 20, maxAttempts: 2}
 waiting: {capacity: 100, maxWaitSeconds: 30, holdSeconds: 120}
+servedModelNames: [small]
+models:
+  - servedModelNames: [large, huge]
+    engines: {dns: {name: large.default.svc, port: 50052}, tls: {authorities: /m/ca.crt, certificate: /m/tls.crt, key: /m/tls.key, names: ['dns:engine.large.svc']}}
+    revisions: [{name: first, weight: 1}]
+    routing: {policy: PrefixAware, prefixChars: 2000}
+    waiting: {capacity: 7}
+  - {servedModelNames: [tiny], engines: {static: [{address: '127.0.0.1:50053'}]}}
 tracing: {endpoint: 'http://otel:4317', samplePercent: 10}
 ";
 
@@ -89,6 +97,59 @@ fn every_field_is_read() {
     assert_eq!(config.tenants[0].limits.concurrency.map(NonZeroU32::get), Some(8));
     assert_eq!(config.routing.policy, RoutingPolicyConfig::LeastKV);
     assert_eq!(config.revisions[1].weight, 10);
+    let large = &config.models[0];
+    assert_eq!(large.served_model_names, ["large", "huge"]);
+    assert_eq!(large.routing.prefix_chars.map(NonZeroU32::get), Some(2000));
+    assert_eq!(large.waiting.capacity.get(), 7);
+    assert_eq!(config.models[1].waiting.max_wait_seconds, 60);
+}
+
+#[test]
+fn the_file_of_one_model_has_no_field_that_the_version_before_does_not_know() {
+    let written = write_gateway(&parse_gateway(SMALL).unwrap());
+    let value: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert!(value.get("models").is_none(), "{written}");
+    assert!(value["routing"].get("prefixChars").is_none(), "{written}");
+}
+
+#[test]
+fn one_model_may_have_no_name_of_its_own_and_one_twice() {
+    for names in ["[]", "[a, a]"] {
+        parse_gateway(&format!("{SMALL}servedModelNames: {names}\n")).unwrap();
+    }
+}
+
+#[test]
+fn more_models_than_can_be_served_are_refused() {
+    let models = |number: usize| {
+        let mut yaml = format!("{SMALL}servedModelNames: [first]\nmodels:\n");
+        for place in 0..number {
+            writeln!(
+                yaml,
+                "  - {{servedModelNames: [m{place}], engines: {{static: [{{address: '127.0.0.1:{}'}}]}}}}",
+                50_000 + place
+            )
+            .unwrap();
+        }
+        yaml
+    };
+    assert_eq!(parse_gateway(&models(64)).unwrap().models.len(), 64);
+    let GatewayFaults(faults) = parse_gateway(&models(65)).unwrap_err();
+    assert_eq!(faults.len(), 1);
+    let fault = faults[0].to_string();
+    assert!(
+        fault.starts_with("models: 65 are more than 64 beside the first one"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn a_name_that_two_models_have_is_reported_with_both_places() {
+    let found = faults(LARGE, "servedModelNames: [tiny]", "servedModelNames: [small]");
+    assert_eq!(
+        found,
+        ["models[1].servedModelNames[0]: \"small\" is taken by servedModelNames[0]"]
+    );
 }
 
 /// What is replaced in the large configuration, by what, and where that is reported.
@@ -225,6 +286,87 @@ const BROKEN: &[(&str, &str, &str)] = &[
     ),
     ("http://otel:4317", "otel:4317", "tracing.endpoint"),
     (
+        "servedModelNames: [small]",
+        "servedModelNames: []",
+        "servedModelNames",
+    ),
+    (
+        "servedModelNames: [small]",
+        "servedModelNames: [small, '']",
+        "servedModelNames[1]",
+    ),
+    (
+        "servedModelNames: [large, huge]",
+        "servedModelNames: []",
+        "models[0].servedModelNames",
+    ),
+    (
+        "servedModelNames: [large, huge]",
+        "servedModelNames: [large, '']",
+        "models[0].servedModelNames[1]",
+    ),
+    (
+        "servedModelNames: [large, huge]",
+        "servedModelNames: [large, small]",
+        "models[0].servedModelNames[1]",
+    ),
+    (
+        "servedModelNames: [large, huge]",
+        "servedModelNames: [large, large]",
+        "models[0].servedModelNames[1]",
+    ),
+    (
+        "servedModelNames: [tiny]",
+        "servedModelNames: [tiny, huge]",
+        "models[1].servedModelNames[1]",
+    ),
+    (
+        "servedModelNames: [tiny], engines",
+        "servedModelNames: [tiny], name: x, engines",
+        "models[1].name",
+    ),
+    (
+        "dns: {name: large.default.svc",
+        "dns: {name: ''",
+        "models[0].engines.dns.name",
+    ),
+    (
+        "names: ['dns:engine.large.svc']",
+        "names: []",
+        "models[0].engines.tls.names",
+    ),
+    (
+        "address: '127.0.0.1:50053'",
+        "address: '10.0.0.1:50053'",
+        "models[1].engines.tls",
+    ),
+    (
+        "{address: '127.0.0.1:50053'}",
+        "{address: '127.0.0.1:50053'}, {address: '127.0.0.1:50053'}",
+        "models[1].engines.static[1].address",
+    ),
+    (
+        "{name: first, weight: 1}",
+        "{name: first, weight: 0}",
+        "models[0].revisions",
+    ),
+    (
+        "{name: first, weight: 1}",
+        "{name: first, weight: 1}, {name: first, weight: 1}",
+        "models[0].revisions[1].name",
+    ),
+    (
+        "prefixChars: 2000",
+        "prefixChars: 0",
+        "models[0].routing.prefixChars",
+    ),
+    (
+        "prefixChars: 2000",
+        "sessionHeader: 'a b'",
+        "models[0].routing.sessionHeader",
+    ),
+    ("capacity: 7", "capacity: 0", "models[0].waiting.capacity"),
+    (
         "interTokenTimeoutSeconds: 20",
         "interTokenTimeoutSeconds: 0",
         "routing.interTokenTimeoutSeconds",
@@ -325,6 +467,7 @@ fn the_schema_names_every_field_of_the_file() {
         "requestTimeoutSeconds",
         "shutdownTimeoutSeconds",
         "leaveSeconds",
+        "models",
         "tls",
         "auth",
         "tenants",
@@ -497,6 +640,7 @@ const NUMBERS: &[(&str, i128, i128)] = &[
     ("limits.replicas", 1, U32),
     ("engines.endpointSlices.port", 1, 65_535),
     ("revisions[0].weight", 0, U32),
+    ("routing.prefixChars", 1, U32),
     ("routing.maxIndexBlocks", 1, U32),
     ("routing.connectTimeoutMillis", 1, 60_000),
     ("routing.firstTokenTimeoutSeconds", 1, 3600),
@@ -582,6 +726,8 @@ fn every_number_of_the_file_has_bounds() {
     paths_of_numbers(&schema, &schema, "", &mut paths);
     let mut known: Vec<&str> = NUMBERS.iter().map(|(path, ..)| *path).collect();
     known.extend(["engines.dns.port", "engines.dns.intervalSeconds"]);
+    // A model's fields are of the file's own types.
+    paths.retain(|path| !path.starts_with("models[0]."));
     for path in &paths {
         assert!(known.contains(&path.as_str()), "{path} isn't in the table");
     }

@@ -82,6 +82,7 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
             max_wait_seconds: u32::try_from(limits.queue_timeout_seconds).unwrap_or(1),
             hold_seconds: 0,
         },
+        models: Vec::new(),
     }
 }
 
