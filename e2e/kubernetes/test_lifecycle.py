@@ -48,6 +48,22 @@ def test_a_restarted_operator_changes_nothing(space, operators):
     assert not list(second.writes())
 
 
+def test_an_operator_that_follows_a_last_write_writes_nothing(api, space, operators):
+    """Nobody but the operator sees its last write, so nothing but itself makes it note that all is as it should be."""
+    first = operators("--resync=3600").wait_for("working")
+    space.create()
+    space.ready()
+    before = space.at_rest()["PodDisruptionBudget", "chat-gateway"]["metadata"]["uid"]
+    api.delete("PodDisruptionBudget", space.name, "chat-gateway")
+    wait_until(lambda: (found := space.get("PodDisruptionBudget", "chat-gateway")) and found["metadata"]["uid"] != before, "the budget comes back")
+    space.at_rest()
+    assert first.stop() == 0
+    second = operators().wait_for("working")
+    wait_until(lambda: second.figure("kvasir_operator_reconciles_total", result="done") >= 1, "a round")
+    time.sleep(2)
+    assert not list(second.writes())
+
+
 def test_50_services_live_while_no_operator_runs(api, space, operators):
     """KAI-Scheduler#883: an admission webhook that is down blocks everybody. There is none."""
     operator = operators("--lease-duration=3").wait_for("working")

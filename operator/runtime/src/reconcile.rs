@@ -36,7 +36,7 @@ const STATUS_MANAGER: &str = "kvasir-operator-status";
 const ROUND: Duration = Duration::from_mins(2);
 /// Shortest pause between two rounds that nothing but time is the reason for.
 const SOON: Duration = Duration::from_millis(100);
-/// When to look for the version that our own status write made, if no watch shows it.
+/// When to look for what our own writes made, if no watch shows it.
 const ECHO: Duration = Duration::from_secs(2);
 
 /// A round didn't come to its end.
@@ -206,7 +206,12 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     let look_again = worked
         .look_again
         .map_or(plan.look_again, |at| at.min(plan.look_again));
-    let wait = Duration::try_from(look_again.duration_since(now)).unwrap_or_default();
+    let mut wait = Duration::try_from(look_again.duration_since(now)).unwrap_or_default();
+    if !plan.is_empty() {
+        // Our own writes are no news, and the status says that all objects are as they should be once a round has nothing to do: an
+        // operator that starts later writes everything once more where it doesn't.
+        wait = wait.min(ECHO);
+    }
     Ok(Action::requeue(wait.max(SOON)))
 }
 
