@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use axum::RequestExt;
 use axum::extract::{Path, Request};
 use axum::response::Response;
-use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
-use kvasir_api::{ApiError, ErrorKind};
+use kvasir_api::{ApiError, Body, ErrorKind};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
@@ -20,7 +19,7 @@ use crate::pipeline::Pipeline;
 use crate::read::read_json;
 use crate::reply::error_response;
 use crate::routes::{Handler, Route, Scope};
-use crate::state::State;
+use crate::state::{Meant, State};
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -29,8 +28,9 @@ const X_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
 /// An inference request that passed the gate.
-pub(crate) struct Call {
-    pub(crate) body: Bytes,
+pub(crate) struct Call<'a> {
+    pub(crate) body: Body<'a>,
+    pub(crate) model: Meant,
     pub(crate) visit: Arc<dyn Visit>,
     pub(crate) pipeline: Pipeline,
     /// The client's `X-Request-Id`, if it sent a usable one.
@@ -143,10 +143,14 @@ async fn answer(
     let token = Arc::new(state.in_flight.token());
     let priority = priority(request.headers())?;
     let traceparent = traceparent(request.headers());
-    let (body, _place) = read_json(request, &state.config, &state.bodies).await?;
+    let (bytes, _place) = read_json(request, &state.config, &state.bodies).await?;
+    let body = Body::parse(&bytes)?;
+    let wanted = body.model()?;
     for _ in 0..MAX_READINGS {
+        let (model, pipeline) = pipeline(state, visit.as_ref(), (wanted.as_deref(), bytes.len())).await?;
         let call = Call {
-            pipeline: visit.pipeline(body.len()).await?.until(state.cut.clone()),
+            pipeline: pipeline.until(state.cut.clone()),
+            model,
             visit: Arc::clone(visit),
             body: body.clone(),
             client_id: ids.client.clone(),
@@ -159,8 +163,8 @@ async fn answer(
         let answer = match route.handler {
             Handler::ChatCompletions => handlers::chat_completions(state, call).await,
             Handler::Completions => handlers::completions(state, call).await,
-            Handler::Tokenize => handlers::tokenize(state, &call).await,
-            _ => handlers::detokenize(state, &call).await,
+            Handler::Tokenize => handlers::tokenize(state, call).await,
+            _ => handlers::detokenize(state, call).await,
         };
         if answer.is_ok() || !visit.goes_again() {
             return answer;
@@ -168,6 +172,22 @@ async fn answer(
     }
     let message = "the model is being replaced; try again";
     Err(ApiError::new(ErrorKind::Unavailable, message).because("model_replaced"))
+}
+
+/// The model that a request means, and its pipeline. A name that isn't served is refused before anything waits for engines.
+async fn pipeline(
+    state: &State,
+    visit: &dyn Visit,
+    (wanted, body_bytes): (Option<&str>, usize),
+) -> Result<(Meant, Pipeline), ApiError> {
+    if state.is_nothing_known() {
+        // Engines name what they serve, and none has come so far.
+        let pipeline = visit.pipeline(None, body_bytes).await?;
+        return Ok((state.check_model(visit, wanted)?, pipeline));
+    }
+    let model = state.check_model(visit, wanted)?;
+    let pipeline = visit.pipeline(Some(&model.name), body_bytes).await?;
+    Ok((model, pipeline))
 }
 
 /// The answer to what comes or ends too late.

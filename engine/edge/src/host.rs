@@ -70,6 +70,9 @@ impl Place {
     }
 }
 
+/// Names that requests may put into `model` for one model, the one that answers show first.
+pub type ModelNames = Arc<[String]>;
+
 /// Who lets requests in and has engines for them.
 #[async_trait]
 pub trait Host: Send + Sync + 'static {
@@ -79,11 +82,11 @@ pub trait Host: Send + Sync + 'static {
     /// Why it has to stay outside.
     async fn enter(&self, knock: Knock<'_>) -> Result<Arc<dyn Visit>, ApiError>;
 
-    /// Names that requests may put into `model`, the one that answers show first.
-    fn model_names(&self) -> Arc<[String]>;
+    /// The served models. A request that names none means the first one that its client sees. A model without a name isn't known yet.
+    fn models(&self) -> Arc<[ModelNames]>;
 
-    /// What is served; none while no engine has told.
-    fn model_info(&self) -> Option<Arc<ModelInfo>>;
+    /// What the engines of the model of that name serve; none while no engine has told.
+    fn model_info(&self, name: &str) -> Option<Arc<ModelInfo>>;
 
     /// Whether this process works.
     ///
@@ -122,11 +125,12 @@ pub trait Visit: Send + Sync + 'static {
     /// Whether a served model exists for this client.
     fn sees_model(&self, name: &str) -> bool;
 
-    /// Text and engine for this request. `body_bytes` tells its size before it can be read; the wait may be long.
+    /// Text and engine for this request. `model` is a served name that the client sees; `None` while no model has a name. `body_bytes` tells
+    /// its size before it can be read; the wait may be long.
     ///
     /// # Errors
     /// Nothing can run it.
-    async fn pipeline(&self, body_bytes: usize) -> Result<Pipeline, ApiError>;
+    async fn pipeline(&self, model: Option<&str>, body_bytes: usize) -> Result<Pipeline, ApiError>;
 
     /// It names a model that isn't served, or not for this client, and is refused: for the log.
     fn misses_model(&self, name: &str, is_served: bool) {

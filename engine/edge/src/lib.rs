@@ -31,7 +31,7 @@ pub use handlers::conversation;
 pub use host::{Host, Visit};
 pub use keys::ApiKey;
 pub use listener::{ConnectionIo, Handshake, Listener, PeerAddress};
-pub use metrics::{EngineMetrics, Figures};
+pub use metrics::{EngineMetrics, Figures, one_exposition};
 pub use pipeline::{Pipeline, PipelineOptions, Prompt, Source, TextDelta, TextRequest, TextStream};
 pub use routes::{Route, Scope};
 pub use server::{Edge, Shutdown};

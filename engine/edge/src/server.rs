@@ -79,9 +79,10 @@ impl Edge {
         self.state.served_routes()
     }
 
-    /// The names that requests may put into `model`; the first one is shown in answers.
-    pub fn model_names(&self) -> Arc<[String]> {
-        self.state.host.model_names()
+    /// The names that requests may put into `model`, of the served model or of all of them; the first one of each is shown in answers.
+    pub fn model_names(&self) -> Vec<String> {
+        let models = self.state.host.models();
+        models.iter().flat_map(|names| names.iter().cloned()).collect()
     }
 
     /// The routes as a service. What isn't in the table is answered with 404.

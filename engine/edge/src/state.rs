@@ -11,12 +11,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::EdgeConfig;
 use crate::gate::UNKNOWN_MODEL;
-use crate::host::{Host, Visit};
+use crate::host::{Host, ModelNames, Visit};
 use crate::read::BodyBudget;
 use crate::routes::{ROUTES, Route};
 
 /// Hex digits of the weights' digest in `system_fingerprint`.
 const FINGERPRINT_DIGITS: usize = 8;
+
+/// A served model that a request means.
+#[derive(Clone, Debug)]
+pub(crate) struct Meant {
+    /// What the request calls it.
+    pub(crate) name: String,
+    /// What answers call it.
+    pub(crate) shown: String,
+}
 
 /// What all handlers share.
 pub(crate) struct State {
@@ -48,36 +57,44 @@ impl State {
         }
     }
 
-    /// The name that answers show.
-    pub(crate) fn model_name(&self) -> String {
-        self.host.model_names().first().cloned().unwrap_or_default()
+    /// Whether no model has a name so far.
+    pub(crate) fn is_nothing_known(&self) -> bool {
+        self.host.models().iter().all(|names| names.is_empty())
     }
 
-    /// The served name that a request means; no name is the default model. Refuses names of other models, and of those that don't exist for
-    /// this client.
-    pub(crate) fn check_model(&self, visit: &dyn Visit, model: Option<&str>) -> Result<String, ApiError> {
-        let names = self.host.model_names();
-        let mut visible = names.iter().filter(|name| visit.sees_model(name));
+    /// The served model that a request means; no name is the first one that this client sees. Refuses names of other models, and of those
+    /// that don't exist for this client.
+    pub(crate) fn check_model(&self, visit: &dyn Visit, model: Option<&str>) -> Result<Meant, ApiError> {
+        let models = self.host.models();
+        let names = || {
+            models
+                .iter()
+                .flat_map(|names| names.iter().map(move |name| (name, names)))
+        };
+        let mut visible = names().filter(|(name, _)| visit.sees_model(name));
+        let meant = |(name, names): (&String, &ModelNames)| Meant {
+            name: name.clone(),
+            shown: names.first().cloned().unwrap_or_default(),
+        };
         let no_model = |message: String| {
             ApiError::new(ErrorKind::NotFound, message)
                 .with_param("model")
                 .because(UNKNOWN_MODEL)
         };
         let Some(model) = model.filter(|model| !model.is_empty()) else {
-            let first = visible.next().cloned();
-            return first.ok_or_else(|| {
-                if let Some(served) = names.first() {
+            return visible.next().map(meant).ok_or_else(|| {
+                if let Some((served, _)) = names().next() {
                     visit.misses_model(served, true);
                 }
                 no_model("there is no model here".to_owned())
             });
         };
-        if let Some(name) = visible.clone().find(|name| *name == model) {
-            return Ok(name.clone());
+        if let Some(found) = visible.clone().find(|(name, _)| *name == model) {
+            return Ok(meant(found));
         }
         let shown: String = model.chars().take(200).collect();
-        visit.misses_model(&shown, names.iter().any(|name| name == model));
-        let visible: Vec<&str> = visible.map(String::as_str).collect();
+        visit.misses_model(&shown, names().any(|(name, _)| name == model));
+        let visible: Vec<&str> = visible.map(|(name, _)| name.as_str()).collect();
         Err(no_model(format!(
             "the model `{shown}` does not exist; served: {}",
             visible.join(", ")

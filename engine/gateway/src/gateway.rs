@@ -5,26 +5,23 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use kvasir_config::gateway::{CertificateName, EngineTlsConfig, GatewayConfig, ServerTlsConfig};
+use kvasir_config::gateway::{GatewayConfig, ServerTlsConfig};
 use kvasir_edge::{Edge, EdgeConfig, EdgeError, Figures, Listener, Shutdown, Spans, SpansError};
-use kvasir_tls::{ClientAuth, ClientFiles, ClientTls, Name, NameRule, ServerFiles, ServerTls, TlsError};
+use kvasir_tls::{ClientAuth, ServerFiles, ServerTls, TlsError};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::door::{Audit, DoorHost};
+use crate::fleet::Fleet;
 use crate::metrics::GatewayMetrics;
 use crate::outside::{Outside, OutsideError};
-use crate::pool::{Pool, Reach};
 use crate::probes::Probes;
 use crate::reload::{ConfigFile, LoadError, Reloader};
 use crate::secure::Secure;
-
-/// The largest bucket of token counts; requests of longer contexts count above it.
-const MAX_BUCKET_TOKENS: u32 = 1 << 20;
 
 /// How long a gateway that is a pod goes on after it was told to stop.
 const LEAVE_SECONDS: u64 = 10;
@@ -47,8 +44,6 @@ pub struct Gateway {
     host: Arc<DoorHost>,
     reloader: Reloader,
     spans: Option<Spans>,
-    /// Follows engines.
-    _pool: AbortOnDropHandle<()>,
 }
 
 /// The audit log of a running gateway.
@@ -103,15 +98,19 @@ impl Gateway {
     pub async fn start(file: &Path) -> Result<Self, StartError> {
         let loaded = ConfigFile::read(file).map_err(StartError::Config)?;
         let config = &loaded.config;
-        let (server_tls, engine_tls) = tls(config).map_err(StartError::Tls)?;
+        let server_tls = config.tls.as_ref().map(server_tls).transpose();
+        let server_tls = server_tls.map_err(StartError::Tls)?;
         let (listener, address) = bind(config.listen).await?;
         let (probe_listener, probe_address) = bind(config.operations_listen).await?;
         let audit = open_audit(config)?;
-        let outside = Outside::open(config).map_err(StartError::Outside)?;
-        let discovery = outside.discovery(config).map_err(StartError::Outside)?;
+        let mut outside = Outside::open(config).map_err(StartError::Outside)?;
         let spans = open_spans(config)?;
-        let (host, pool) = Self::behind(&loaded, engine_tls.clone(), audit, &outside, spans.clone());
-        let following = pool.follow(discovery.targets());
+        let text = EdgeConfig {
+            spans: spans.clone(),
+            ..edge_config(config)
+        };
+        let fleet = Fleet::start(config, text, &mut outside)?;
+        let host = Self::behind(&loaded, &fleet, &outside, audit);
         let leave = leave_time(&loaded.config);
         let is_draining = Arc::new(AtomicBool::new(false));
         let probes = Probes {
@@ -132,13 +131,11 @@ impl Gateway {
             started: loaded.config.clone(),
             file: loaded,
             live: Arc::clone(&host.live),
-            pool,
+            fleet,
             accounts: host.accounts.clone(),
             metrics: Arc::clone(&host.metrics),
             outside,
-            _discovery: discovery,
             server_tls,
-            engine_tls,
             refused: BTreeMap::new(),
         };
         Ok(Self {
@@ -154,51 +151,21 @@ impl Gateway {
             host,
             reloader,
             spans,
-            _pool: following,
         })
     }
 
     /// The door and what is behind it.
-    fn behind(
-        loaded: &ConfigFile,
-        engine_tls: Option<Arc<ClientTls>>,
-        audit: Audit,
-        outside: &Outside,
-        spans: Option<Spans>,
-    ) -> (Arc<DoorHost>, Arc<Pool>) {
-        let config = &loaded.config;
-        let metrics = Arc::new(GatewayMetrics::new());
-        let figures = Figures::of_requests(MAX_BUCKET_TOKENS);
-        if let Some(name) = config.served_model_names.first() {
-            figures.name_model(name);
-        }
-        let reach = Reach {
-            tls: engine_tls,
-            connect_timeout: Duration::from_millis(config.routing.connect_timeout_millis.into()),
-            first_token_timeout: Duration::from_secs(config.routing.first_token_timeout_seconds.into()),
-            inter_token_timeout: Duration::from_secs(config.routing.inter_token_timeout_seconds.into()),
-        };
-        let text = EdgeConfig {
-            spans,
-            ..edge_config(config)
-        };
-        let pool = Pool::new(
-            &loaded.settings,
-            reach,
-            text,
-            figures.clone(),
-            Arc::clone(&metrics),
-        );
-        let host = DoorHost {
-            live: Arc::new(ArcSwap::from_pointee(loaded.live(outside))),
-            pool: Arc::clone(&pool),
+    fn behind(loaded: &ConfigFile, fleet: &Fleet, outside: &Outside, audit: Audit) -> Arc<DoorHost> {
+        let live = loaded.live(outside, fleet.pools(&loaded.config));
+        Arc::new(DoorHost {
+            live: Arc::new(ArcSwap::from_pointee(live)),
             accounts: outside.accounts.clone(),
-            figures,
-            metrics,
+            figures: fleet.figures(),
+            metrics: Arc::new(GatewayMetrics::new()),
             audit,
             review_trouble: Mutex::default(),
-        };
-        (Arc::new(host), pool)
+            started: Instant::now(),
+        })
     }
 
     /// Where clients connect.
@@ -238,7 +205,6 @@ impl Gateway {
             host,
             reloader,
             spans,
-            _pool: pool,
             ..
         } = self;
         let ended = CancellationToken::new();
@@ -262,7 +228,7 @@ impl Gateway {
                 Err(error) => Err(EdgeError::LoadTask(error)),
             },
         };
-        drop((reloading, pool));
+        drop(reloading);
         host.accounts.flush(FLUSH_TIMEOUT).await;
         let audit = host.audit.clone();
         match tokio::task::spawn_blocking(move || audit.flush(FLUSH_TIMEOUT)).await {
@@ -321,15 +287,6 @@ fn open_spans(config: &GatewayConfig) -> Result<Option<Spans>, StartError> {
     open.transpose().map_err(StartError::Spans)
 }
 
-/// How a gateway is known to clients, and to engines.
-type BothTls = (Option<Arc<ServerTls>>, Option<Arc<ClientTls>>);
-
-fn tls(config: &GatewayConfig) -> Result<BothTls, TlsError> {
-    let server = config.tls.as_ref().map(server_tls).transpose()?;
-    let client = config.engines.tls.as_ref().map(client_tls).transpose()?;
-    Ok((server, client))
-}
-
 fn open_audit(config: &GatewayConfig) -> Result<Audit, StartError> {
     let path: Option<&PathBuf> = config.audit_file.as_ref();
     Audit::open(path.map(PathBuf::as_path)).map_err(|source| StartError::Audit {
@@ -349,19 +306,6 @@ fn server_tls(config: &ServerTlsConfig) -> Result<Arc<ServerTls>, TlsError> {
         certificate: config.certificate.clone(),
         key: config.key.clone(),
         client_auth,
-    })
-    .map(Arc::new)
-}
-
-fn client_tls(config: &EngineTlsConfig) -> Result<Arc<ClientTls>, TlsError> {
-    let name = |name: &CertificateName| match name {
-        CertificateName::Dns(name) => Name::Dns(name.clone()),
-        CertificateName::Uri(uri) => Name::Uri(uri.clone()),
-    };
-    ClientTls::load(ClientFiles {
-        authorities: config.authorities.clone(),
-        identity: Some((config.certificate.clone(), config.key.clone())),
-        names: NameRule::any_of(config.names.iter().map(name))?,
     })
     .map(Arc::new)
 }

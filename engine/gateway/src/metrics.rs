@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use kvasir_gateway_core::limits::{Cost, Mode};
-use kvasir_gateway_core::routing::{Circuit, EngineFailure};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,7 +13,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::door::Audit;
-use crate::pool::Pool;
 use crate::store::Accounts;
 
 /// Most tenants with a label of their own.
@@ -24,21 +22,18 @@ const MAX_TENANT_LABELS: usize = 200;
 const OTHER_TENANTS: &str = "_other";
 const NOBODY: &str = "_none";
 
-type Labels<const N: usize> = [(&'static str, String); N];
-type Level = Gauge<f64, AtomicU64>;
+/// What all names of figures begin with.
+pub(crate) const PREFIX: &str = "kvasir_gateway";
 
-/// All figures of a gateway.
+pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
+pub(crate) type Level = Gauge<f64, AtomicU64>;
+
+/// All figures of a gateway that aren't one model's, which are in [`PoolMetrics`](crate::pool_metrics::PoolMetrics).
 pub(crate) struct GatewayMetrics {
     registry: Registry,
     labelled: Mutex<BTreeSet<String>>,
     requests: Family<Labels<3>, Counter>,
     tokens: Family<Labels<2>, Counter>,
-    engine_failures: Family<Labels<1>, Counter>,
-    retries: Counter,
-    link_failures: Counter,
-    mismatches: Counter,
-    routed: Counter,
-    overlap_blocks: Counter,
     reloads: Family<Labels<1>, Counter>,
     reload_ok: Level,
     restart_needed: Family<Labels<1>, Level>,
@@ -49,12 +44,6 @@ pub(crate) struct GatewayMetrics {
 
 /// What is read at each scrape.
 struct Levels {
-    waiting: Level,
-    waiting_tokens: Level,
-    longest_wait: Level,
-    engines: Family<Labels<1>, Level>,
-    at_engines: Level,
-    index_blocks: Level,
     store_decides: Level,
     store_failures: Level,
     audit_dropped: Level,
@@ -63,7 +52,7 @@ struct Levels {
 
 impl GatewayMetrics {
     pub(crate) fn new() -> Self {
-        let mut root = Registry::with_prefix("kvasir_gateway");
+        let mut root = Registry::with_prefix(PREFIX);
         let registry = &mut root;
         let reload_ok = level(
             registry,
@@ -71,10 +60,6 @@ impl GatewayMetrics {
             "1 if the newest configuration is in effect",
         );
         reload_ok.set(1.0);
-        let failures = "Requests that an engine failed";
-        let links = "Connections to engines that didn't come about";
-        let mismatches = "Engines refused for other assets or keys than their revision's";
-        let overlap = "Blocks of their prompts that the chosen engines were thought to hold";
         let reloads = "Changed configurations, by what became of them";
         let restart_needed = Family::<Labels<1>, Level>::default();
         registry.register(
@@ -88,16 +73,6 @@ impl GatewayMetrics {
             labelled: Mutex::default(),
             requests: counters(registry, "requests", "Requests by tenant, decision and reason"),
             tokens: counters(registry, "tokens", "Tokens that were settled, by tenant and kind"),
-            engine_failures: counters(registry, "engine_failures", failures),
-            retries: counter(registry, "retries", "Requests that were sent to another engine"),
-            link_failures: counter(registry, "engine_connection_failures", links),
-            mismatches: counter(registry, "engine_mismatches", mismatches),
-            routed: counter(
-                registry,
-                "routed_requests",
-                "Requests that an engine began to answer",
-            ),
-            overlap_blocks: counter(registry, "routed_overlap_blocks", overlap),
             reloads: counters(registry, "config_reloads", reloads),
             reload_ok,
             levels: Levels::register(registry),
@@ -126,28 +101,6 @@ impl GatewayMetrics {
         }
     }
 
-    pub(crate) fn engine_failed(&self, failure: EngineFailure) {
-        let labels = [("reason", failure.code().to_owned())];
-        self.engine_failures.get_or_create(&labels).inc();
-    }
-
-    pub(crate) fn retried(&self) {
-        self.retries.inc();
-    }
-
-    pub(crate) fn link_failed(&self) {
-        self.link_failures.inc();
-    }
-
-    pub(crate) fn mismatch(&self) {
-        self.mismatches.inc();
-    }
-
-    pub(crate) fn routed(&self, overlap_blocks: u32) {
-        self.routed.inc();
-        self.overlap_blocks.inc_by(overlap_blocks.into());
-    }
-
     pub(crate) fn reloaded(&self, is_ok: bool, is_all_ok: bool) {
         let result = if is_ok { "applied" } else { "refused" };
         self.reloads.get_or_create(&[("result", result.to_owned())]).inc();
@@ -167,8 +120,9 @@ impl GatewayMetrics {
         }
     }
 
-    pub(crate) fn certificate_end(&self, which: &str, not_after: i64) {
-        let labels = [("certificate", which.to_owned())];
+    /// The last second of the certificate that clients are shown.
+    pub(crate) fn certificate_end(&self, not_after: i64) {
+        let labels = [("certificate", "server".to_owned())];
         self.levels
             .certificate_end
             .get_or_create(&labels)
@@ -176,13 +130,8 @@ impl GatewayMetrics {
     }
 
     /// All figures as text.
-    pub(crate) fn render(
-        &self,
-        pool: &Pool,
-        accounts: &Accounts,
-        audit: &Audit,
-    ) -> Result<String, fmt::Error> {
-        self.levels.read(pool, accounts);
+    pub(crate) fn render(&self, accounts: &Accounts, audit: &Audit) -> Result<String, fmt::Error> {
+        self.levels.read(accounts);
         self.levels.audit_dropped.set(audit.num_dropped() as f64);
         let mut text = String::new();
         prometheus_text::encode(&mut text, &self.registry)?;
@@ -207,28 +156,7 @@ impl GatewayMetrics {
 
 impl Levels {
     fn register(registry: &mut Registry) -> Self {
-        let engines: Family<Labels<1>, Level> = Family::default();
-        registry.register("engines", "Engines by state", engines.clone());
-        let certificate_end: Family<Labels<1>, Level> = Family::default();
-        registry.register(
-            "certificate_not_after_seconds",
-            "Last second in which a certificate is valid, since 1970",
-            certificate_end.clone(),
-        );
         Self {
-            waiting: level(registry, "waiting_requests", "Requests that wait for an engine"),
-            waiting_tokens: level(registry, "waiting_tokens", "Tokens of the requests that wait"),
-            longest_wait: level(
-                registry,
-                "longest_wait_seconds",
-                "How long the first of those that wait has waited",
-            ),
-            at_engines: level(
-                registry,
-                "requests_at_engines",
-                "Requests of this gateway that run or wait at engines",
-            ),
-            index_blocks: level(registry, "index_blocks", "Blocks in the prefix index"),
             store_decides: level(
                 registry,
                 "limits_shared",
@@ -244,36 +172,11 @@ impl Levels {
                 "limit_store_failures",
                 "Calls of the limit store that failed",
             ),
-            engines,
-            certificate_end,
+            certificate_end: certificate_ends(registry),
         }
     }
 
-    fn read(&self, pool: &Pool, accounts: &Accounts) {
-        let signal = pool.waiting();
-        self.waiting.set(signal.num_waiting as f64);
-        self.waiting_tokens.set(signal.num_tokens as f64);
-        self.longest_wait.set(signal.longest_wait.as_secs_f64());
-        let mut counts = [("usable", 0), ("draining", 0), ("ejected", 0), ("probing", 0)];
-        let (mut num_blocks, mut num_requests) = (0_u64, 0_u64);
-        for engine in pool.engines() {
-            num_blocks += u64::from(engine.num_indexed_blocks);
-            num_requests += u64::from(engine.num_own_requests);
-            let state = match engine.circuit {
-                _ if engine.is_draining => 1,
-                Circuit::Open { .. } => 2,
-                Circuit::HalfOpen { .. } => 3,
-                Circuit::Closed { .. } => 0,
-            };
-            counts[state].1 += 1;
-        }
-        for (state, count) in counts {
-            self.engines
-                .get_or_create(&[("state", state.to_owned())])
-                .set(f64::from(count));
-        }
-        self.at_engines.set(num_requests as f64);
-        self.index_blocks.set(num_blocks as f64);
+    fn read(&self, accounts: &Accounts) {
         let accounts = accounts.figures();
         let is_shared = accounts.has_store && accounts.mode == Mode::Store;
         self.store_decides.set(f64::from(u8::from(is_shared)));
@@ -281,19 +184,34 @@ impl Levels {
     }
 }
 
-fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+/// Of certificates that are reloaded.
+pub(crate) fn certificate_ends(registry: &mut Registry) -> Family<Labels<1>, Level> {
+    let ends: Family<Labels<1>, Level> = Family::default();
+    registry.register(
+        "certificate_not_after_seconds",
+        "Last second in which a certificate is valid, since 1970",
+        ends.clone(),
+    );
+    ends
+}
+
+pub(crate) fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
     let counter = Counter::default();
     registry.register(name, help, counter.clone());
     counter
 }
 
-fn counters<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Family<Labels<N>, Counter> {
+pub(crate) fn counters<const N: usize>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+) -> Family<Labels<N>, Counter> {
     let family = Family::default();
     registry.register(name, help, family.clone());
     family
 }
 
-fn level(registry: &mut Registry, name: &str, help: &str) -> Level {
+pub(crate) fn level(registry: &mut Registry, name: &str, help: &str) -> Level {
     let gauge = Gauge::default();
     registry.register(name, help, gauge.clone());
     gauge

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvasir_config::gateway::{AuthConfig, GatewayConfig, JwtConfig, TokenReviewConfig};
+use kvasir_config::gateway::{AuthConfig, EnginesConfig, GatewayConfig, JwtConfig, TokenReviewConfig};
 use kvasir_gateway_core::auth::Authenticator;
 use tokio::sync::watch;
 
@@ -50,24 +50,28 @@ impl Outside {
             None => Accounts::alone(replicas),
             Some(store) => Accounts::with_store(replicas, Arc::new(RedisStore::of_config(store)?)),
         };
-        let needs_api_server = config.engines.endpoint_slices.is_some();
-        let api_server = needs_api_server.then(api_server).transpose()?;
         let mut outside = Self {
             accounts,
             keys: None,
             sets: None,
             reviewer: None,
-            api_server,
+            api_server: None,
         };
         outside.follow_issuers(&config.auth.jwt)?;
         outside.follow_reviews(config.auth.token_review.as_ref())?;
         Ok(outside)
     }
 
-    /// Where engines are.
-    pub(crate) fn discovery(&self, config: &GatewayConfig) -> Result<Discovery, OutsideError> {
-        let server = || self.api_server.clone().ok_or(ApiServerError::NoCluster);
-        Ok(Discovery::start(&config.engines, server)?)
+    /// Where a model's engines are.
+    pub(crate) fn discovery(&mut self, engines: &EnginesConfig) -> Result<Discovery, OutsideError> {
+        Ok(Discovery::start(engines, || self.own_api_server())?)
+    }
+
+    fn own_api_server(&mut self) -> Result<ApiServer, ApiServerError> {
+        Ok(match &self.api_server {
+            Some(server) => server.clone(),
+            None => self.api_server.insert(api_server()?).clone(),
+        })
     }
 
     /// Follows these issuers from now on.
@@ -91,10 +95,7 @@ impl Outside {
         }
         let server = match &review.api_server {
             Some(named) => ApiServer::new(&named.url, named.authorities.clone(), named.token_file.clone())?,
-            None => match &self.api_server {
-                Some(server) => server.clone(),
-                None => self.api_server.insert(api_server()?).clone(),
-            },
+            None => self.own_api_server()?,
         };
         let reviewer = TokenReviewer::new(server, review.audience.clone());
         self.reviewer = Some((by, Arc::new(reviewer)));

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::types::ModelInfo;
-use kvasir_edge::host::{Host, Knock, Terms, Visit, Wanted};
+use kvasir_edge::host::{Host, Knock, ModelNames, Terms, Visit, Wanted};
 use kvasir_edge::{Figures, Pipeline};
 
 use crate::door::DoorHost;
@@ -36,11 +36,11 @@ impl Host for Probes {
         ))
     }
 
-    fn model_names(&self) -> Arc<[String]> {
+    fn models(&self) -> Arc<[ModelNames]> {
         Arc::default()
     }
 
-    fn model_info(&self) -> Option<Arc<ModelInfo>> {
+    fn model_info(&self, _name: &str) -> Option<Arc<ModelInfo>> {
         None
     }
 
@@ -76,7 +76,7 @@ impl Visit for Probe {
         false
     }
 
-    async fn pipeline(&self, _body_bytes: usize) -> Result<Pipeline, ApiError> {
+    async fn pipeline(&self, _model: Option<&str>, _body_bytes: usize) -> Result<Pipeline, ApiError> {
         Err(ApiError::new(
             ErrorKind::NotFound,
             "no model is served on this port",

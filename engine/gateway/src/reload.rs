@@ -9,19 +9,20 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use kvasir_config::gateway::{GatewayConfig, GatewayFaults, MAX_GATEWAY_FILE_BYTES, parse_gateway};
 use kvasir_files::{FileError, Limit};
-use kvasir_tls::{ClientTls, Reload, Reloadable, ServerTls};
+use kvasir_tls::{Reload, Reloadable, ServerTls};
 use sha2::{Digest, Sha256};
 
-use crate::discovery::Discovery;
 use crate::door::Live;
+use crate::fleet::Fleet;
 use crate::metrics::GatewayMetrics;
 use crate::outside::Outside;
-use crate::pool::Pool;
+use crate::pools::Pools;
 use crate::settings::{Settings, SettingsError, key_files};
 use crate::store::Accounts;
 
-/// The configuration among what can be refused; the others are certificates.
+/// The configuration among what can be refused, and the certificates that clients are shown; the others are those for engines.
 const FILE: &str = "configuration";
+const SERVER: &str = "server";
 
 /// How often files are looked at. A cluster swaps links to change them, which some file systems don't announce.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -100,12 +101,12 @@ impl ConfigFile {
     }
 
     /// What requests are decided by.
-    pub(crate) fn live(&self, outside: &Outside) -> Live {
+    pub(crate) fn live(&self, outside: &Outside, pools: Pools) -> Live {
         let mut settings = self.settings.clone();
         settings.authenticator = outside.with_keys(&settings.authenticator);
         Live {
             settings,
-            names: self.config.served_model_names.clone().into(),
+            pools,
             reviewer: outside.reviewer(&self.config.auth),
             keys: outside.keys.clone(),
         }
@@ -118,16 +119,13 @@ pub(crate) struct Reloader {
     pub(crate) started: GatewayConfig,
     pub(crate) file: ConfigFile,
     pub(crate) live: Arc<ArcSwap<Live>>,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) fleet: Fleet,
     pub(crate) accounts: Accounts,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) outside: Outside,
-    /// Follows engines for as long as it's held.
-    pub(crate) _discovery: Discovery,
     pub(crate) server_tls: Option<Arc<ServerTls>>,
-    pub(crate) engine_tls: Option<Arc<ClientTls>>,
     /// What can't be used as it is now, and why. What was refused is reported once.
-    pub(crate) refused: BTreeMap<&'static str, String>,
+    pub(crate) refused: BTreeMap<String, String>,
 }
 
 impl Reloader {
@@ -136,12 +134,14 @@ impl Reloader {
         // A version that was refused is reported once.
         let mut last_seen = self.file.digest;
         loop {
+            self.follow_models().await;
             self.follow_certificates().await;
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
                 () = self.outside.keys_changed() => {
                     // Tokens of a rotated key are waited for: this can't wait for the next look.
-                    self.live.store(Arc::new(self.file.live(&self.outside)));
+                    let pools = self.fleet.pools(&self.file.config);
+                    self.live.store(Arc::new(self.file.live(&self.outside, pools)));
                     continue;
                 }
             }
@@ -184,36 +184,60 @@ impl Reloader {
             return;
         }
         self.accounts.set_replicas(file.settings.replicas);
-        self.pool.apply(&file.settings);
-        let live = file.live(&self.outside);
+        self.fleet.take_over(new);
+        let live = file.live(&self.outside, self.fleet.pools(new));
         self.accounts
             .retain(|tenant| live.settings.policy.tenants.contains_key(tenant));
         self.live.store(Arc::new(live));
+        self.fleet.dismiss();
         self.file = file;
+        let known = self.fleet.which();
+        self.refused
+            .retain(|which, _| known.contains(which) || which == SERVER);
         self.accept(FILE);
         tracing::info!(path = %self.file.path.display(), tenants = self.file.config.tenants.len(), "a new configuration is in effect");
     }
 
-    async fn follow_certificates(&mut self) {
-        if let Some(tls) = self.server_tls.clone() {
-            self.poll("server", &tls).await;
-        }
-        if let Some(tls) = self.engine_tls.clone() {
-            self.poll("engines", &tls).await;
+    /// A model whose certificates or source can't be used isn't served, and keeps nobody else from being served; it's tried at each look.
+    async fn follow_models(&mut self) {
+        for (which, followed) in self.fleet.start_missing(&mut self.outside).await {
+            match followed {
+                Ok(()) if self.refused.contains_key(&which) => self.accept(&which),
+                Ok(()) => {}
+                Err(reason) if self.refused.get(&which) == Some(&reason) => {}
+                Err(reason) => {
+                    tracing::error!(which, reason, "can't be followed as configured; it's tried again");
+                    self.refuse(&which, reason);
+                }
+            }
         }
     }
 
-    fn refuse(&mut self, what: &'static str, why: String) {
-        self.refused.insert(what, why);
+    async fn follow_certificates(&mut self) {
+        if let Some(tls) = self.server_tls.clone()
+            && let Some(end) = self.poll(SERVER, &tls).await
+        {
+            self.metrics.certificate_end(end);
+        }
+        for (which, tls, pool) in self.fleet.certificates() {
+            if let Some(end) = self.poll(&which, &tls).await {
+                pool.metrics.certificate_end(end);
+            }
+        }
+    }
+
+    fn refuse(&mut self, what: &str, why: String) {
+        self.refused.insert(what.to_owned(), why);
         self.metrics.reloaded(false, false);
     }
 
-    fn accept(&mut self, what: &'static str) {
+    fn accept(&mut self, what: &str) {
         self.refused.remove(what);
         self.metrics.reloaded(true, self.refused.is_empty());
     }
 
-    async fn poll<S>(&mut self, which: &'static str, tls: &Arc<Reloadable<S>>)
+    /// Takes over new certificates, and answers when those in effect end.
+    async fn poll<S>(&mut self, which: &str, tls: &Arc<Reloadable<S>>) -> Option<i64>
     where
         S: kvasir_tls::Source + Send + Sync + 'static,
         S::Config: Send + Sync,
@@ -234,9 +258,7 @@ impl Reloader {
             }
             Err(error) => tracing::error!(which, %error, "looking at the certificates failed"),
         }
-        if let Some(not_after) = tls.not_after() {
-            self.metrics.certificate_end(which, not_after);
-        }
+        tls.not_after()
     }
 }
 

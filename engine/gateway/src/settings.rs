@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use http::HeaderName;
 use kvasir_config::gateway::{
     ApiKeyConfig, AuthConfig, CertificateName, GatewayConfig, JwtConfig, Names, ReviewRuleConfig,
-    RoutingPolicyConfig, ScopeConfig, TenantConfig, TokenReviewConfig,
+    ScopeConfig, TenantConfig, TokenReviewConfig,
 };
 use kvasir_files::{FileError, Limit};
 use kvasir_gateway_core::auth::{
@@ -18,10 +15,8 @@ use kvasir_gateway_core::auth::{
 use kvasir_gateway_core::limits::Limits;
 use kvasir_gateway_core::names::{BadTenantName, TenantName};
 use kvasir_gateway_core::policy::{Allowed, Policy, Scope, Tenant};
-use kvasir_gateway_core::routing::{CircuitConfig, RetryConfig, Revision, RouterConfig, RoutingPolicy};
 use kvasir_gateway_core::salt::{SaltError, SaltSecret};
 use kvasir_gateway_core::time::UnixSeconds;
-use kvasir_gateway_core::waiting::{DoorConfig, RoomConfig};
 
 use crate::keys::{KeyFileError, parse_key_file};
 
@@ -31,10 +26,7 @@ const LIMIT: Limit = Limit {
     advice: "is it the right file?",
 };
 
-/// How long a request waits before it may go out of turn, as a part of the longest wait.
-const PATIENCE_PART: u32 = 6;
-
-/// Everything that the core decides by.
+/// Everything that the core decides by for all models; [`ModelSettings`](crate::ModelSettings) are for one.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Who asks.
@@ -43,18 +35,6 @@ pub struct Settings {
     pub policy: Policy,
     /// The secret of the cache salts.
     pub salt: SaltSecret,
-    /// How engines are chosen.
-    pub router: RouterConfig,
-    /// The header that names a session.
-    pub session_header: HeaderName,
-    /// How failed requests are retried.
-    pub retry: RetryConfig,
-    /// Revisions with their weights.
-    pub revisions: Vec<(Revision, u32)>,
-    /// How long requests wait.
-    pub door: DoorConfig,
-    /// How many.
-    pub room: RoomConfig,
     /// Gateways that share the limits.
     pub replicas: u32,
     /// Issuers whose keys come from a URL and aren't known yet: their place in `authenticator.issuers`, and the URL.
@@ -144,34 +124,10 @@ impl Settings {
             path: secret_file.clone(),
             source,
         })?;
-        let max_wait = Duration::from_secs(config.waiting.max_wait_seconds.into());
-        let revisions = config.revisions.iter();
         Ok(Self {
             authenticator: authenticator(&config.auth, &policy)?,
             policy,
             salt,
-            router: RouterConfig {
-                policy: routing_policy(config.routing.policy),
-                max_index_pairs: config.routing.max_index_blocks.get() as usize,
-                circuit: CircuitConfig::default(),
-            },
-            session_header: session_header(config.routing.session_header.as_deref()),
-            retry: RetryConfig {
-                max_attempts: config.routing.max_attempts,
-                ..RetryConfig::default()
-            },
-            revisions: revisions
-                .map(|of| (Revision(Arc::from(of.name.as_str())), of.weight))
-                .collect(),
-            door: DoorConfig {
-                max_wait,
-                hold: Duration::from_secs(config.waiting.hold_seconds.into()),
-                ..DoorConfig::default()
-            },
-            room: RoomConfig {
-                capacity: config.waiting.capacity.get() as usize,
-                patience: max_wait / PATIENCE_PART,
-            },
             replicas: config.limits.replicas.get(),
             jwks_urls: jwks_urls(&config.auth.jwt),
         })
@@ -343,24 +299,6 @@ fn review(review: &TokenReviewConfig) -> Result<ReviewRules, SettingsError> {
             .map(rule)
             .collect::<Result<_, SettingsError>>()?,
     })
-}
-
-/// What isn't the name of a header was refused when the configuration was read.
-fn session_header(given: Option<&str>) -> HeaderName {
-    given
-        .and_then(|name| HeaderName::try_from(name).ok())
-        .unwrap_or(HeaderName::from_static("x-session-id"))
-}
-
-fn routing_policy(policy: RoutingPolicyConfig) -> RoutingPolicy {
-    match policy {
-        RoutingPolicyConfig::PrefixAware => RoutingPolicy::PrefixAware,
-        RoutingPolicyConfig::LeastKV => RoutingPolicy::LeastKv,
-        RoutingPolicyConfig::LeastRequests => RoutingPolicy::LeastRequests,
-        RoutingPolicyConfig::PowerOfTwoChoices => RoutingPolicy::PowerOfTwoChoices,
-        RoutingPolicyConfig::RoundRobin => RoutingPolicy::RoundRobin,
-        RoutingPolicyConfig::Session => RoutingPolicy::Session,
-    }
 }
 
 fn name(name: &str) -> Result<TenantName, SettingsError> {

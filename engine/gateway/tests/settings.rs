@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kvasir_config::gateway::parse_gateway;
-use kvasir_gateway::{NewKey, RingVerifier, Settings, new_key};
+use kvasir_gateway::{ModelSettings, NewKey, RingVerifier, Settings, new_key};
 use kvasir_gateway_core::auth::{CertificateFacts, Identification, Presented, Reason, ReviewFacts, San};
 use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::policy::{Entry, ModelUse, Scope};
@@ -221,7 +221,8 @@ fn rules_of_tenants_are_taken_over() {
 #[test]
 fn routing_waiting_and_sharing_are_taken_over() {
     let (folder, _) = folder();
-    let settings = settings(&folder);
+    let config = parse_gateway(&yaml(folder.path())).unwrap();
+    let (shared, settings) = (settings(&folder), ModelSettings::of(&config.all_models()[0]));
     assert_eq!(
         (settings.router.policy, settings.router.max_index_pairs),
         (RoutingPolicy::LeastKv, 77)
@@ -238,10 +239,10 @@ fn routing_waiting_and_sharing_are_taken_over() {
         (Duration::from_secs(30), Duration::from_secs(40))
     );
     assert_eq!(
-        (settings.room.capacity, settings.room.patience, settings.replicas),
+        (settings.room.capacity, settings.room.patience, shared.replicas),
         (10, Duration::from_secs(5), 3)
     );
-    assert_eq!(settings.jwks_urls, [(1, "https://far.test/keys".to_owned())]);
+    assert_eq!(shared.jwks_urls, [(1, "https://far.test/keys".to_owned())]);
 }
 
 #[test]

@@ -196,8 +196,12 @@ fn check(file: &Path, with_files: bool) -> Result<(), Failure> {
     } else {
         "; the files that it names were not read, which --files does"
     };
+    let models = match config.models.len() {
+        0 => String::new(),
+        others => format!(", models {}", others + 1),
+    };
     say(&format!(
-        "{name} is good: tenants {}{unread}",
+        "{name} is good: tenants {}{models}{unread}",
         config.tenants.len()
     ));
     Ok(())

@@ -80,7 +80,14 @@ impl ChatRequest {
     /// # Errors
     /// A 400 that names the field at fault.
     pub fn parse(bytes: &[u8], context: &Context) -> Result<Parsed<Self>, ApiError> {
-        let mut body = Body::parse(bytes)?;
+        Self::read(Body::parse(bytes)?, context)
+    }
+
+    /// Reads and checks a body.
+    ///
+    /// # Errors
+    /// As for [`parse`](Self::parse).
+    pub fn read(mut body: Body<'_>, context: &Context) -> Result<Parsed<Self>, ApiError> {
         unsupported::refuse_chat(&mut body)?;
         let mut unknown = Vec::new();
         let messages = take_messages(&mut body, &mut unknown)?;

@@ -90,9 +90,23 @@ impl Common {
     }
 }
 
+impl Body<'_> {
+    /// The model that the request names, before the request is parsed; none means the default model.
+    ///
+    /// # Errors
+    /// A 400 that names the field: it's no string, or too long for a name.
+    pub fn model(&self) -> Result<Option<String>, ApiError> {
+        let model = short("model", self.peek("model")?)?;
+        Ok(model.filter(|model| !model.is_empty()))
+    }
+}
+
 /// Takes a short string.
 pub(crate) fn take_name(body: &mut Body<'_>, name: &str) -> Result<Option<String>, ApiError> {
-    let value: Option<String> = body.take(name)?;
+    short(name, body.take(name)?)
+}
+
+fn short(name: &str, value: Option<String>) -> Result<Option<String>, ApiError> {
     match &value {
         Some(text) if text.len() > MAX_NAME_BYTES => Err(ApiError::value(
             name,

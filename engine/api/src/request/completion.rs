@@ -38,8 +38,15 @@ impl CompletionRequest {
     /// # Errors
     /// A 400 that names the field at fault.
     pub fn parse(bytes: &[u8], context: &Context) -> Result<Parsed<Self>, ApiError> {
+        Self::read(Body::parse(bytes)?, context)
+    }
+
+    /// Reads and checks a body.
+    ///
+    /// # Errors
+    /// As for [`parse`](Self::parse).
+    pub fn read(mut body: Body<'_>, context: &Context) -> Result<Parsed<Self>, ApiError> {
         let limits = &context.limits;
-        let mut body = Body::parse(bytes)?;
         unsupported::refuse_completion(&mut body)?;
         let prompts = take_prompts(&mut body, context)?;
         let mut common = Common::take(&mut body, context)?;

@@ -45,8 +45,15 @@ impl TokenizeRequest {
     ///
     /// # Errors
     /// A 400 that names the field at fault.
-    pub fn parse(bytes: &[u8], _context: &Context) -> Result<Parsed<Self>, ApiError> {
-        let mut body = Body::parse(bytes)?;
+    pub fn parse(bytes: &[u8], context: &Context) -> Result<Parsed<Self>, ApiError> {
+        Self::read(Body::parse(bytes)?, context)
+    }
+
+    /// Reads and checks a body.
+    ///
+    /// # Errors
+    /// As for [`parse`](Self::parse).
+    pub fn read(mut body: Body<'_>, _context: &Context) -> Result<Parsed<Self>, ApiError> {
         let mut unknown = Vec::new();
         let model = take_name(&mut body, "model")?;
         for name in ["tools", "chat_template", "media_io_kwargs", "mm_processor_kwargs"] {
@@ -106,7 +113,14 @@ impl DetokenizeRequest {
     /// # Errors
     /// A 400 that names the field at fault.
     pub fn parse(bytes: &[u8], context: &Context) -> Result<Parsed<Self>, ApiError> {
-        let mut body = Body::parse(bytes)?;
+        Self::read(Body::parse(bytes)?, context)
+    }
+
+    /// Reads and checks a body.
+    ///
+    /// # Errors
+    /// As for [`parse`](Self::parse).
+    pub fn read(mut body: Body<'_>, context: &Context) -> Result<Parsed<Self>, ApiError> {
         let model = take_name(&mut body, "model")?;
         let tokens: Vec<u32> = body.require("tokens")?;
         check_token_ids("tokens", &tokens, context.limits.vocab_size)?;

@@ -18,13 +18,13 @@ use crate::reply::{json_response, warn_unknown};
 use crate::state::State;
 
 /// Answers a conversation, streamed or whole.
-pub(crate) async fn chat_completions(state: &Arc<State>, call: Call) -> Result<Response, ApiError> {
-    let parsed = ChatRequest::parse(&call.body, call.pipeline.context())?;
+pub(crate) async fn chat_completions(state: &Arc<State>, call: Call<'_>) -> Result<Response, ApiError> {
+    let parsed = ChatRequest::read(call.body.clone(), call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
     let mut common = request.common.clone();
-    agree(state, &call, &mut common)?;
-    let head = Head::new(state, "chatcmpl", &call, &common);
+    agree(&call, &mut common)?;
+    let head = Head::new("chatcmpl", &call, &common);
     let echo = echoed_text(&request);
     let prompt = Prompt::Chat(conversation::from_request(request));
     let stream = call

@@ -19,13 +19,13 @@ use crate::reply::{json_response, warn_unknown};
 use crate::state::State;
 
 /// Continues prompts, streamed or whole.
-pub(crate) async fn completions(state: &Arc<State>, call: Call) -> Result<Response, ApiError> {
-    let parsed = CompletionRequest::parse(&call.body, call.pipeline.context())?;
+pub(crate) async fn completions(state: &Arc<State>, call: Call<'_>) -> Result<Response, ApiError> {
+    let parsed = CompletionRequest::read(call.body.clone(), call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
     let mut common = request.common;
-    agree(state, &call, &mut common)?;
-    let head = Head::new(state, "cmpl", &call, &common);
+    agree(&call, &mut common)?;
+    let head = Head::new("cmpl", &call, &common);
     let mut requests = Vec::with_capacity(request.prompts.len());
     for prompt in request.prompts {
         let prompt = match prompt {

@@ -6,7 +6,7 @@ use http::StatusCode;
 use kvasir_api::{ApiError, ErrorKind, ModelCard, ModelList};
 
 use crate::gate::shutting_down;
-use crate::host::Visit;
+use crate::host::{ModelNames, Visit};
 use crate::metrics::CONTENT_TYPE;
 use crate::reply::{json_response, with_type};
 use crate::state::State;
@@ -40,30 +40,42 @@ pub(crate) fn load(state: &State) -> Response {
     json_response(&serde_json::json!({ "server_load": state.in_flight.len() }))
 }
 
-/// `GET /server_info`: the resolved configuration, the model and the registered routes.
+/// `GET /server_info`: the resolved configuration, the models, the first one also by itself, and the registered routes.
 pub(crate) fn server_info(state: &State) -> Response {
-    let info = state.host.model_info().unwrap_or_default();
+    let models = state.host.models();
+    let first = models.first().cloned().unwrap_or_default();
     let routes: Vec<_> = state.served_routes().map(route_json).collect();
+    let mut all = Vec::with_capacity(models.len());
+    for names in models.iter() {
+        all.push(serde_json::json!({ "served_model_names": **names, "model": model_json(state, names) }));
+    }
     json_response(&serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "config": state.config.resolved_config,
         "routes": routes,
-        "served_model_names": *state.host.model_names(),
-        "model": {
-            "name": info.model,
-            "architecture": info.architecture,
-            "dtype": info.dtype,
-            "num_parameters": info.num_parameters,
-            "vocab_size": info.vocab_size,
-            "max_model_len": info.max_model_len,
-            "block_size": info.block_size,
-            "num_blocks": info.num_blocks,
-            "max_num_seqs": info.max_num_seqs,
-            "weights_digest": info.weights_digest,
-            "text_assets_digest": info.text_assets_digest,
-            "engine_version": info.engine_version,
-        },
+        "served_model_names": *first,
+        "model": model_json(state, &first),
+        "models": all,
     }))
+}
+
+fn model_json(state: &State, names: &ModelNames) -> serde_json::Value {
+    let info = names.first().and_then(|name| state.host.model_info(name));
+    let info = info.unwrap_or_default();
+    serde_json::json!({
+        "name": info.model,
+        "architecture": info.architecture,
+        "dtype": info.dtype,
+        "num_parameters": info.num_parameters,
+        "vocab_size": info.vocab_size,
+        "max_model_len": info.max_model_len,
+        "block_size": info.block_size,
+        "num_blocks": info.num_blocks,
+        "max_num_seqs": info.max_num_seqs,
+        "weights_digest": info.weights_digest,
+        "text_assets_digest": info.text_assets_digest,
+        "engine_version": info.engine_version,
+    })
 }
 
 fn route_json(route: &crate::routes::Route) -> serde_json::Value {
@@ -88,20 +100,21 @@ pub(crate) async fn dump(state: &State, query: Option<&str>) -> Result<Response,
 
 /// `GET /v1/models`: those that exist for this client.
 pub(crate) fn models(state: &State, visit: &dyn Visit) -> Response {
-    let names = state.host.model_names();
-    let visible = names.iter().filter(|name| visit.sees_model(name));
+    let models = state.host.models();
+    let names = models.iter().flat_map(|names| names.iter());
+    let visible = names.filter(|name| visit.sees_model(name));
     let data = visible.map(|name| card(state, name)).collect();
     json_response(&ModelList { object: "list", data })
 }
 
 /// `GET /v1/models/{model}`.
 pub(crate) fn model(state: &State, visit: &dyn Visit, name: &str) -> Result<Response, ApiError> {
-    let name = state.check_model(visit, Some(name))?;
-    Ok(json_response(&card(state, &name)))
+    let model = state.check_model(visit, Some(name))?;
+    Ok(json_response(&card(state, &model.name)))
 }
 
 fn card(state: &State, name: &str) -> ModelCard {
-    let info = state.host.model_info().unwrap_or_default();
+    let info = state.host.model_info(name).unwrap_or_default();
     ModelCard {
         id: name.to_owned(),
         object: "model",

@@ -37,26 +37,25 @@ pub(crate) struct Head {
 
 impl Head {
     /// `prefix` is that of the object kind; the rest is the client's id, or a random one.
-    fn new(state: &State, prefix: &str, call: &Call, common: &Common) -> Self {
+    fn new(prefix: &str, call: &Call<'_>, common: &Common) -> Self {
         let body_id = common.request_id.as_deref().filter(|id| is_usable_id(id));
         let id = call.client_id.as_deref().or(body_id).unwrap_or(&call.id);
         Self {
             id: format!("{prefix}-{id}"),
             created: unix_seconds(),
-            model: state.model_name(),
+            model: call.model.shown.clone(),
             system_fingerprint: system_fingerprint(call.pipeline.model_info()),
         }
     }
 }
 
-/// Refuses models that don't exist for this client, and puts the terms on which it may use the model into the request.
-fn agree(state: &State, call: &Call, common: &mut Common) -> Result<(), ApiError> {
-    let model = state.check_model(call.visit.as_ref(), common.model.as_deref())?;
+/// Puts the terms on which the client may use the model into the request.
+fn agree(call: &Call<'_>, common: &mut Common) -> Result<(), ApiError> {
     let sampling = &mut common.sampling;
     // What the model's own defaults say isn't the client's wish.
     let default = call.pipeline.context().defaults.max_tokens;
     let terms = call.visit.terms(Wanted {
-        model: &model,
+        model: &call.model.name,
         max_tokens: sampling.max_tokens.filter(|_| sampling.max_tokens != default),
         priority: call
             .priority
@@ -94,7 +93,7 @@ fn stream_options(state: &State, options: StreamOptions) -> StreamOptions {
 }
 
 /// The pipeline's request for one prompt.
-fn text_request(state: &State, call: &Call, common: &Common, head: &Head, prompt: Prompt) -> TextRequest {
+fn text_request(state: &State, call: &Call<'_>, common: &Common, head: &Head, prompt: Prompt) -> TextRequest {
     let arrival: Instant = call.arrival;
     TextRequest {
         request_id: head.id.clone(),

@@ -12,12 +12,11 @@ use crate::reply::{json_response, warn_unknown};
 use crate::state::State;
 
 /// Token ids of text or of a conversation.
-pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, ApiError> {
-    let parsed = TokenizeRequest::parse(&call.body, call.pipeline.context())?;
+pub(crate) async fn tokenize(state: &State, call: Call<'_>) -> Result<Response, ApiError> {
+    let parsed = TokenizeRequest::read(call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    let model = state.check_model(call.visit.as_ref(), request.model.as_deref())?;
-    let _place = call.visit.work(&model).await?;
+    let _place = call.visit.work(&call.model.name).await?;
     let add_special_tokens = request.add_special_tokens;
     let prompt = match request.input {
         TokenizeInput::Text(text) => Prompt::Text {
@@ -56,12 +55,11 @@ pub(crate) async fn tokenize(state: &State, call: &Call) -> Result<Response, Api
 }
 
 /// Text of token ids.
-pub(crate) async fn detokenize(state: &State, call: &Call) -> Result<Response, ApiError> {
-    let parsed = DetokenizeRequest::parse(&call.body, call.pipeline.context())?;
+pub(crate) async fn detokenize(state: &State, call: Call<'_>) -> Result<Response, ApiError> {
+    let parsed = DetokenizeRequest::read(call.body, call.pipeline.context())?;
     check_unknown(state, &parsed)?;
     let Parsed { request, unknown } = parsed;
-    let model = state.check_model(call.visit.as_ref(), request.model.as_deref())?;
-    let _place = call.visit.work(&model).await?;
+    let _place = call.visit.work(&call.model.name).await?;
     let mut response = json_response(&DetokenizeResponse {
         prompt: call.pipeline.detokenize(&request.tokens),
     });

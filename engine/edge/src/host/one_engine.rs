@@ -10,7 +10,7 @@ use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::types::{ErrorCode, LoadReport, ModelInfo};
 use kvasir_client::{EngineClient, Recurring};
 
-use super::{Host, Knock, Terms, Visit, Wanted};
+use super::{Host, Knock, ModelNames, Terms, Visit, Wanted};
 use crate::config::EdgeConfig;
 use crate::error::EdgeError;
 use crate::gate::PROBE_TIMEOUT;
@@ -26,7 +26,7 @@ pub(crate) struct OneEngine {
     engine: Arc<dyn EngineClient>,
     pipeline: Pipeline,
     info: Arc<ModelInfo>,
-    model_names: Arc<[String]>,
+    models: Arc<[ModelNames]>,
     keys: Keys,
     max_stall: Duration,
     trouble: Mutex<Recurring>,
@@ -48,7 +48,7 @@ impl OneEngine {
             engine,
             pipeline,
             info,
-            model_names: model_names.into(),
+            models: Arc::new([model_names.into()]),
             keys: config.keys(),
             max_stall: config.max_stall,
             trouble: Mutex::default(),
@@ -90,11 +90,11 @@ impl Host for OneEngine {
         }))
     }
 
-    fn model_names(&self) -> Arc<[String]> {
-        Arc::clone(&self.model_names)
+    fn models(&self) -> Arc<[ModelNames]> {
+        Arc::clone(&self.models)
     }
 
-    fn model_info(&self) -> Option<Arc<ModelInfo>> {
+    fn model_info(&self, _name: &str) -> Option<Arc<ModelInfo>> {
         Some(Arc::clone(&self.info))
     }
 
@@ -164,7 +164,7 @@ impl Visit for Guest {
         true
     }
 
-    async fn pipeline(&self, _body_bytes: usize) -> Result<Pipeline, ApiError> {
+    async fn pipeline(&self, _model: Option<&str>, _body_bytes: usize) -> Result<Pipeline, ApiError> {
         Ok(self.pipeline.clone())
     }
 

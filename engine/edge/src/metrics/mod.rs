@@ -6,11 +6,13 @@
 
 mod cpu_wait;
 mod engine;
+mod exposition;
 mod figures;
 mod limits;
 mod load;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -28,6 +30,7 @@ use figures::{
 };
 
 pub use engine::EngineMetrics;
+pub use exposition::one_exposition;
 
 /// Content type of [`Metrics::render`].
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -63,6 +66,28 @@ impl Figures {
     pub fn render(&self, load: Option<LoadReport>) -> Result<String, std::fmt::Error> {
         self.0.render(load)
     }
+
+    /// All figures of a gateway as text, with those of its other models, whose requests are counted apart.
+    ///
+    /// # Errors
+    /// Only if they can't be formatted.
+    pub fn render_with<'a>(
+        &'a self,
+        others: impl Iterator<Item = &'a Figures>,
+    ) -> Result<String, std::fmt::Error> {
+        let mut texts = vec![self.0.render(None)?];
+        let named = |of: &'a Figures| of.0.model.get();
+        let mut names: BTreeSet<&str> = named(self).map(|model| model.name.as_str()).into_iter().collect();
+        for model in others.filter_map(named) {
+            // A series can't be there twice; a model whose name has become another one's isn't shown.
+            if names.insert(&model.name) {
+                let mut text = String::new();
+                prometheus_text::encode(&mut text, &model.registry)?;
+                texts.push(text);
+            }
+        }
+        Ok(one_exposition(&texts))
+    }
 }
 
 impl std::ops::Deref for Figures {
@@ -88,6 +113,7 @@ pub struct Metrics {
 /// The figures of requests for a model.
 #[derive(Debug)]
 struct OfModel {
+    name: String,
     /// Empty where an engine's registry has them.
     registry: Registry,
     counted: Counted,
@@ -99,7 +125,12 @@ impl OfModel {
         let label = (Cow::from("model_name"), Cow::from(model_name.to_owned()));
         let labelled = registry.sub_registry_with_labels([label].into_iter());
         let counted = Counted::register(labelled, max_model_len);
-        Self { registry, counted }
+        let name = model_name.to_owned();
+        Self {
+            name,
+            registry,
+            counted,
+        }
     }
 }
 
@@ -212,6 +243,7 @@ impl Metrics {
         let registry = engine::register(&mut root, &load, model_name, info);
         let counted = Counted::register(registry, info.max_model_len);
         let model = OfModel {
+            name: model_name.to_owned(),
             registry: Registry::default(),
             counted,
         };
@@ -343,6 +375,42 @@ mod tests {
         let text = figures.render(None).unwrap();
         let line = "vllm:prompt_tokens_total{model_name=\"tiny\"} 7";
         assert!(text.lines().any(|other| other == line), "{line} not in\n{text}");
+    }
+
+    #[test]
+    fn models_of_a_gateway_are_told_apart_by_their_names() {
+        let (first, other, same) = (
+            Figures::of_requests(100),
+            Figures::of_requests(100),
+            Figures::of_requests(100),
+        );
+        first.name_model("small");
+        other.name_model("large");
+        same.name_model("small");
+        first.first_token(Duration::from_millis(30), 7, 4);
+        other.first_token(Duration::from_millis(30), 9, 4);
+        let text = first.render_with([&other, &same].into_iter()).unwrap();
+        for line in [
+            "vllm:prompt_tokens_total{model_name=\"small\"} 7",
+            "vllm:prompt_tokens_total{model_name=\"large\"} 9",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} not in\n{text}");
+        }
+        let described = |line: &&str| line.starts_with("# HELP ");
+        let mut names: Vec<&str> = text.lines().filter(described).collect();
+        let number = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), number, "a family is described twice");
+        let mut series: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| Some(line.rsplit_once(' ')?.0))
+            .collect();
+        let number = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), number, "a series is there twice");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod events;
 mod index;
 mod laws;
 mod layout;
+mod prefix;
 mod simulation;
 
 const CAPACITY: Capacity = Capacity {

@@ -15,12 +15,14 @@ use http::{HeaderMap, HeaderName};
 use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::Recurring;
 use kvasir_client::types::ModelInfo;
-use kvasir_edge::host::{Host, Knock, Visit};
-use kvasir_edge::{Figures, Scope as RouteScope};
+use kvasir_edge::host::{Host, Knock, ModelNames, Visit};
+use kvasir_edge::{Figures, Scope as RouteScope, one_exposition};
 use kvasir_gateway_core::auth::{
     CertificateFacts, HeaderValues, Identification, Presented, Principal, Reason, bearer,
 };
+use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::policy::{Answer, Denial, Entry, Scope};
+use sha2::{Digest, Sha256};
 
 pub(crate) use self::audit::Audit;
 use self::record::VisitorRecord;
@@ -29,7 +31,7 @@ use self::visit::Visiting;
 use crate::clock::unix_now;
 use crate::jwks::{JwksFollower, with_keys};
 use crate::metrics::GatewayMetrics;
-use crate::pool::Pool;
+use crate::pools::Pools;
 use crate::settings::Settings;
 use crate::store::Accounts;
 use crate::token_review::TokenReviewer;
@@ -44,8 +46,8 @@ const HEADER_API_KEY: &str = "x-api-key";
 /// What a gateway decides by at one moment; replaced as a whole.
 pub(crate) struct Live {
     pub(crate) settings: Settings,
-    /// Names that clients may call the model by; empty for the engines' own.
-    pub(crate) names: Arc<[String]>,
+    /// What is served.
+    pub(crate) pools: Pools,
     /// Asks the API server about tokens, if that is configured.
     pub(crate) reviewer: Option<Arc<TokenReviewer>>,
     /// Follows issuers' key sets, if there are issuers.
@@ -55,12 +57,12 @@ pub(crate) struct Live {
 /// Everything behind the door.
 pub(crate) struct DoorHost {
     pub(crate) live: Arc<ArcSwap<Live>>,
-    pub(crate) pool: Arc<Pool>,
     pub(crate) accounts: Accounts,
     pub(crate) figures: Figures,
     pub(crate) metrics: Arc<GatewayMetrics>,
     pub(crate) audit: Audit,
     pub(crate) review_trouble: Mutex<Recurring>,
+    pub(crate) started: Instant,
 }
 
 #[async_trait]
@@ -86,8 +88,8 @@ impl Host for DoorHost {
             Ok(Entry::Public) => Ok(Arc::new(Visiting::public(self, live, record))),
             Ok(Entry::Tenant { name, .. }) => {
                 let name = name.clone();
-                let session = session(knock.headers, &live.settings.session_header);
-                Ok(Arc::new(Visiting::of_tenant(self, live, record, name, session)))
+                let sessions = sessions(&name, knock.headers, &live.pools);
+                Ok(Arc::new(Visiting::of_tenant(self, live, record, name, sessions)))
             }
             Err(denial) => {
                 if who.is_err() {
@@ -100,16 +102,12 @@ impl Host for DoorHost {
         }
     }
 
-    fn model_names(&self) -> Arc<[String]> {
-        let live = self.live.load();
-        if !live.names.is_empty() {
-            return Arc::clone(&live.names);
-        }
-        self.pool.served().names
+    fn models(&self) -> Arc<[ModelNames]> {
+        self.live.load().pools.names()
     }
 
-    fn model_info(&self) -> Option<Arc<ModelInfo>> {
-        self.pool.served().info
+    fn model_info(&self, name: &str) -> Option<Arc<ModelInfo>> {
+        self.live.load().pools.info(name)
     }
 
     async fn health(&self) -> Result<(), ApiError> {
@@ -117,7 +115,7 @@ impl Host for DoorHost {
     }
 
     async fn ready(&self) -> Result<(), ApiError> {
-        if self.pool.is_ready() {
+        if self.live.load().pools.is_ready(self.started.elapsed()) {
             return Ok(());
         }
         let message = "no engine can be used, and requests may not wait for one";
@@ -126,16 +124,18 @@ impl Host for DoorHost {
 
     async fn metrics(&self) -> Result<String, ApiError> {
         let unwritten = |_| ApiError::new(ErrorKind::Internal, "the metrics could not be written");
-        let mut text = self.figures().render(None).map_err(unwritten)?;
+        let live = self.live.load();
+        let of_others = live.pools.others.iter().map(|model| model.pool.figures());
+        let requests = self.figures.render_with(of_others).map_err(unwritten)?;
         let own = self
             .metrics
-            .render(&self.pool, &self.accounts, &self.audit)
+            .render(&self.accounts, &self.audit)
             .map_err(unwritten)?;
-        // One exposition has one end.
-        let end = "# EOF\n";
-        text.truncate(text.strip_suffix(end).map_or(text.len(), str::len));
-        text.push_str(&own);
-        Ok(text)
+        let mut texts = vec![requests, own];
+        for model in live.pools.iter() {
+            texts.push(model.pool.metrics.render(&model.pool).map_err(unwritten)?);
+        }
+        Ok(one_exposition(&texts))
     }
 
     fn figures(&self) -> &Figures {
@@ -214,10 +214,27 @@ fn scope(scope: RouteScope) -> Scope {
     }
 }
 
-/// The name that a client gives its conversation, as far as requests are sent by it.
-fn session<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
-    let value = headers.get(name)?.as_bytes();
-    (1..=256).contains(&value.len()).then_some(value)
+/// The conversations that a client names in the headers that models go by: for each header a number. Two tenants' conversations of one name are
+/// two conversations.
+fn sessions(tenant: &TenantName, headers: &HeaderMap, pools: &Pools) -> Vec<(HeaderName, u64)> {
+    let mut sessions: Vec<(HeaderName, u64)> = Vec::new();
+    for header in pools.iter().map(|model| &model.session_header) {
+        let Some(value) = headers.get(header) else {
+            continue;
+        };
+        let is_new = sessions.iter().all(|(known, _)| known != header);
+        if is_new && (1..=256).contains(&value.len()) {
+            let digest = Sha256::new()
+                .chain_update((tenant.as_str().len() as u64).to_le_bytes())
+                .chain_update(tenant.as_str())
+                .chain_update(value.as_bytes())
+                .finalize();
+            let bits = digest.iter().take(8);
+            let number = bits.fold(0, |bits, byte| bits << 8 | u64::from(*byte));
+            sessions.push((header.clone(), number));
+        }
+    }
+    sessions
 }
 
 /// What the client reads of a denial.

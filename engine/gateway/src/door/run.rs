@@ -9,11 +9,13 @@ use kvasir_api::{ApiError, ErrorKind};
 use kvasir_client::OutputStream;
 use kvasir_client::types::GenerateRequest;
 use kvasir_gateway_core::limits::{Amounts, Cost, Limits};
+use kvasir_gateway_core::routing::tokens_within;
+use kvasir_gateway_core::salt::{SaltError, TenantSalt};
 use uuid::Uuid;
 
-use super::visit::{Inner, RunningRequest};
+use super::visit::{Inner, Reading, RunningRequest};
 use crate::pool::dispatch::{Begun, Job, dispatch};
-use crate::pool::{Metered, RevisionModel, Tally};
+use crate::pool::{Metered, Tally};
 use crate::store::OpenCharge;
 
 /// Requests of one call that wait for an engine or their first tokens at one time.
@@ -26,14 +28,15 @@ impl Inner {
         requests: Vec<GenerateRequest>,
     ) -> Result<Vec<OutputStream>, ApiError> {
         let (name, tenant) = self.tenant()?;
-        let model = self.lock().model.clone();
-        let model = model.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the request has no model"))?;
+        let reading = self.lock().reading.clone();
+        let reading =
+            reading.ok_or_else(|| ApiError::new(ErrorKind::Internal, "the request has no model"))?;
         check_number(requests.len(), &tenant.limits)
             .inspect_err(|error| self.lock().record.decide("limited", error.reason()))?;
         let salt = self.live.settings.salt.tenant_salt(name);
         let mut planned = Vec::with_capacity(requests.len());
         for mut request in requests {
-            let hashes = model.hashes(&salt, &request.cache_salt, &request.prompt_token_ids);
+            let hashes = reading.hashes(&salt, &request);
             let hashes = hashes.map_err(|error| {
                 ApiError::new(ErrorKind::Value, error.to_string()).with_param("cache_salt")
             })?;
@@ -43,7 +46,7 @@ impl Inner {
         let estimates: Vec<Cost> = planned.iter().map(|(request, _)| estimate(request)).collect();
         let charged = self.charge_all(&estimates).await?;
         stream::iter(planned.into_iter().zip(charged))
-            .map(|(planned, unbegun)| self.run(&model, planned, unbegun))
+            .map(|(planned, unbegun)| self.run(&reading, planned, unbegun))
             .buffered(MAX_STARTING)
             .try_collect()
             .await
@@ -74,7 +77,7 @@ impl Inner {
 
     async fn run(
         self: &Arc<Self>,
-        model: &RevisionModel,
+        reading: &Reading,
         (request, hashes): (GenerateRequest, Vec<u64>),
         unbegun: Unbegun,
     ) -> Result<OutputStream, ApiError> {
@@ -88,17 +91,20 @@ impl Inner {
         let (high, low) = Uuid::new_v4().as_u64_pair();
         let (id, n) = (request.request_id.clone(), request.n.max(1));
         let job = Job {
-            model,
+            model: &reading.model,
             request,
             hashes,
-            session: self.session,
+            session: reading.session,
             // Each half has fixed bits where the other one is random.
             random: high ^ low,
             waiter,
             is_sent: &unbegun.is_sent,
         };
-        match dispatch(&self.pool, job).await {
-            Ok(begun) => Ok(self.metered(begun, (id, n), unbegun.taken(), estimate.input_tokens)),
+        match dispatch(&reading.pool, job).await {
+            Ok(begun) => {
+                reading.pool.metrics.routed(begun.place.overlap_blocks);
+                Ok(self.metered(begun, (id, n), unbegun.taken(), estimate.input_tokens))
+            }
             Err(failed) => {
                 unbegun.taken().cancel();
                 Err(self.failed(&failed))
@@ -124,7 +130,6 @@ impl Inner {
             };
             state.running.insert(id.clone(), running);
         }
-        self.pool.metrics.routed(begun.place.overlap_blocks);
         let inner = Arc::clone(self);
         let request_id = id.clone();
         Box::pin(Metered::begun(begun, (&request_id, n), move |tally: &Tally| {
@@ -139,6 +144,20 @@ impl Inner {
             let is_whole = tally.open.is_subset(&stopped.unwrap_or_default());
             state.record.ended(tally, actual, is_whole);
         }))
+    }
+}
+
+impl Reading {
+    /// What the choice of an engine looks at of a request's prompt.
+    fn hashes(&self, salt: &TenantSalt, request: &GenerateRequest) -> Result<Vec<u64>, SaltError> {
+        let prompt = &request.prompt_token_ids;
+        let num_tokens = self.pool.prefix_chars.map_or(prompt.len(), |chars| {
+            let text = self.model.pipeline.text();
+            // An id that has no token has no text.
+            tokens_within(prompt, |id| text.token_bytes(id).unwrap_or_default(), chars)
+        });
+        self.model
+            .hashes(salt, &request.cache_salt, &prompt[..num_tokens])
     }
 }
 

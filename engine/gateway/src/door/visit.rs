@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -16,16 +18,19 @@ use kvasir_gateway_core::names::TenantName;
 use kvasir_gateway_core::policy::{Denial, Entry, ModelUse, Tenant};
 use kvasir_gateway_core::time::Micros;
 use kvasir_gateway_core::waiting::Waiter;
-use sha2::{Digest, Sha256};
 
 use super::record::VisitorRecord;
 use super::{DoorHost, Live, denied};
 use crate::pool::failed::{Failed, code_of, refused};
 use crate::pool::{Pool, RevisionModel};
+use crate::pools::Model;
 use crate::store::Accounts;
 
 /// Bytes of a request's body that are taken for one token while nobody can count them.
 const BYTES_PER_TOKEN: usize = 4;
+
+/// The reason of requests for models that aren't there, in logs; the edge's own is the same.
+const UNKNOWN_MODEL: &str = "unknown_model";
 
 /// A request that was let in.
 pub(crate) struct Visiting {
@@ -34,18 +39,20 @@ pub(crate) struct Visiting {
 
 pub(super) struct Inner {
     pub(super) live: Arc<Live>,
-    pub(super) pool: Arc<Pool>,
+    /// What is served while it's here, which may have changed since it came in.
+    newest: Arc<ArcSwap<Live>>,
     pub(super) accounts: Accounts,
     /// `None` on public routes.
     tenant: Option<TenantName>,
-    pub(super) session: Option<u64>,
+    /// What names its conversation, by the headers that models go by.
+    sessions: Vec<(HeaderName, u64)>,
     state: Mutex<State>,
 }
 
 /// What happens to the request.
 pub(super) struct State {
     pub(super) record: VisitorRecord,
-    pub(super) model: Option<Arc<RevisionModel>>,
+    pub(super) reading: Option<Reading>,
     pub(super) terms: Terms,
     pub(super) weight: u32,
     pub(super) usage: Option<Usage>,
@@ -58,6 +65,15 @@ pub(super) struct State {
     pub(super) running: BTreeMap<String, RunningRequest>,
 }
 
+/// What a request is read for.
+#[derive(Clone)]
+pub(super) struct Reading {
+    pub(super) pool: Arc<Pool>,
+    pub(super) model: Arc<RevisionModel>,
+    pub(super) session: Option<u64>,
+    retry_after: Duration,
+}
+
 /// A request at an engine.
 pub(super) struct RunningRequest {
     pub(super) client: Arc<GrpcClient>,
@@ -68,7 +84,7 @@ pub(super) struct RunningRequest {
 impl Visiting {
     /// On a public route, where nobody is known and no model can be used.
     pub(super) fn public(host: &DoorHost, live: Arc<Live>, record: VisitorRecord) -> Self {
-        Self::new(host, live, record, None, None)
+        Self::new(host, live, record, None, Vec::new())
     }
 
     /// Of a tenant that may use the route.
@@ -77,21 +93,9 @@ impl Visiting {
         live: Arc<Live>,
         record: VisitorRecord,
         tenant: TenantName,
-        session: Option<&[u8]>,
+        sessions: Vec<(HeaderName, u64)>,
     ) -> Self {
-        // Two tenants' sessions of one name are two sessions.
-        let session = session.map(|session| {
-            let digest = Sha256::new()
-                .chain_update((tenant.as_str().len() as u64).to_le_bytes())
-                .chain_update(tenant.as_str())
-                .chain_update(session)
-                .finalize();
-            digest
-                .iter()
-                .take(8)
-                .fold(0, |bits, byte| bits << 8 | u64::from(*byte))
-        });
-        Self::new(host, live, record, Some(tenant), session)
+        Self::new(host, live, record, Some(tenant), sessions)
     }
 
     fn new(
@@ -99,18 +103,18 @@ impl Visiting {
         live: Arc<Live>,
         record: VisitorRecord,
         tenant: Option<TenantName>,
-        session: Option<u64>,
+        sessions: Vec<(HeaderName, u64)>,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 live,
-                pool: Arc::clone(&host.pool),
+                newest: Arc::clone(&host.live),
                 accounts: host.accounts.clone(),
                 tenant,
-                session,
+                sessions,
                 state: Mutex::new(State {
                     record,
-                    model: None,
+                    reading: None,
                     terms: Terms::default(),
                     weight: 1,
                     usage: None,
@@ -130,30 +134,45 @@ impl Visit for Visiting {
         self.inner.entry().is_some_and(|entry| entry.sees_model(name))
     }
 
-    async fn pipeline(&self, body_bytes: usize) -> Result<Pipeline, ApiError> {
+    async fn pipeline(&self, model: Option<&str>, body_bytes: usize) -> Result<Pipeline, ApiError> {
         let inner = &self.inner;
-        let model = loop {
-            if let Some(model) = inner.pool.pick(inner.session) {
-                break model;
+        let reading = loop {
+            let Model {
+                session_header,
+                retry_after,
+                pool,
+                ..
+            } = inner.find(model)?;
+            let session = inner.session(&session_header);
+            if let Some(model) = pool.pick(session) {
+                break Reading {
+                    pool,
+                    model,
+                    session,
+                    retry_after,
+                };
             }
             // No engine has ever told what it serves: the request waits as a whole.
             let mut waiter = inner.waiter((body_bytes / BYTES_PER_TOKEN) as u64)?;
-            let turn = inner.pool.turn(&mut waiter, None).await;
+            let turn = pool.turn(&mut waiter, None).await;
             let mut state = inner.lock();
             state.until = waiter.until;
             if let Err(refusal) = turn {
+                if pool.is_closed() {
+                    // Other engines serve its model now, or none do.
+                    continue;
+                }
                 state.record.sent_away(refusal);
-                state.retry_after = Some(inner.live.settings.door.retry_after.as_secs());
+                state.retry_after = Some(retry_after.as_secs());
                 return Err(refused(refusal));
             }
         };
         let mut state = inner.lock();
-        state.record.revision = Some(model.revision.to_string());
-        state.model = Some(Arc::clone(&model));
+        state.record.revision = Some(reading.model.revision.to_string());
+        state.reading = Some(reading.clone());
         drop(state);
-        Ok(model
-            .pipeline
-            .with_source(Arc::new(VisitSource(Arc::clone(inner)))))
+        let source = VisitSource(Arc::clone(inner));
+        Ok(reading.model.pipeline.with_source(Arc::new(source)))
     }
 
     fn terms(&self, wanted: Wanted<'_>) -> Result<Terms, ApiError> {
@@ -273,6 +292,27 @@ impl Inner {
         known.ok_or_else(|| ApiError::new(ErrorKind::Forbidden, "no model can be used here"))
     }
 
+    /// Where a model is served now; the first one where no model has a name yet.
+    fn find(&self, name: Option<&str>) -> Result<Model, ApiError> {
+        let live = self.newest.load();
+        let found = match name {
+            None => Some(&live.pools.first),
+            Some(name) => live.pools.by_name(name),
+        };
+        found.cloned().ok_or_else(|| {
+            let message = format!("the model `{}` is no longer served", name.unwrap_or_default());
+            ApiError::new(ErrorKind::NotFound, message)
+                .with_param("model")
+                .because(UNKNOWN_MODEL)
+        })
+    }
+
+    /// The conversation that it belongs to by a header.
+    fn session(&self, header: &HeaderName) -> Option<u64> {
+        let mut known = self.sessions.iter();
+        known.find_map(|(name, session)| (name == header).then_some(*session))
+    }
+
     fn entry(&self) -> Option<Entry<'_>> {
         let (name, tenant) = self.tenant().ok()?;
         Some(Entry::Tenant { name, tenant })
@@ -304,7 +344,11 @@ impl Inner {
         }
         let answer = failed.answer();
         if matches!(answer.status(), 429 | 503) {
-            state.retry_after = Some(self.live.settings.door.retry_after.as_secs().max(1));
+            let retry_after = state
+                .reading
+                .as_ref()
+                .map(|reading| reading.retry_after.as_secs());
+            state.retry_after = Some(retry_after.unwrap_or_default().max(1));
         }
         answer
     }

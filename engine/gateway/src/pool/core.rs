@@ -16,7 +16,7 @@ use kvasir_gateway_core::waiting::{
 use tokio::sync::oneshot;
 
 use super::model::RevisionModel;
-use crate::settings::Settings;
+use crate::model_settings::ModelSettings;
 
 /// The revision of engines that name none.
 pub(super) const UNNAMED_REVISION: &str = "default";
@@ -41,6 +41,8 @@ pub(super) struct Core {
     waiting: BTreeMap<WaiterId, oneshot::Sender<()>>,
     /// Requests whose turn has come and that haven't chosen an engine yet.
     pub(super) num_going: usize,
+    /// Whether nobody may come any more, because other engines serve the model now or none do.
+    is_closed: bool,
 }
 
 /// An engine that requests may be sent to.
@@ -74,7 +76,7 @@ pub(super) enum Place {
 }
 
 impl Core {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &ModelSettings) -> Self {
         let mut core = Self {
             router: Router::new(settings.router),
             budget: RetryBudget::new(settings.retry),
@@ -87,13 +89,14 @@ impl Core {
             room: WaitingRoom::new(settings.room),
             waiting: BTreeMap::new(),
             num_going: 0,
+            is_closed: false,
         };
         core.apply(settings);
         core
     }
 
     /// What can change while requests run. Policy, index and room are what they were at the start.
-    pub(super) fn apply(&mut self, settings: &Settings) {
+    pub(super) fn apply(&mut self, settings: &ModelSettings) {
         self.door = settings.door;
         self.weights = settings.revisions.iter().cloned().collect();
         self.revisions.set(settings.revisions.iter().cloned());
@@ -230,8 +233,29 @@ impl Core {
         parts
     }
 
-    /// Whether no engine of the revision can be used any more, and some of another one that takes requests can.
+    /// Nobody may come any more, and whoever waits is called away.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        // Their receivers see the closed channels.
+        self.waiting.clear();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Whether nothing runs or waits here.
+    pub(super) fn is_idle(&self, now: Micros) -> bool {
+        let is_free = |engine: EngineView| engine.num_own_requests == 0;
+        self.num_going == 0 && self.room.signal(now).num_waiting == 0 && self.router.engines(now).all(is_free)
+    }
+
+    /// Whether no engine of the revision can be used any more, and some of another one that takes requests can, here or in the pool that has
+    /// taken this one's place.
     pub(super) fn is_superseded(&self, revision: &Revision, now: Micros) -> bool {
+        if self.is_closed {
+            return true;
+        }
         !self.router.is_usable(revision, now)
             && self.router.engines(now).any(|engine| {
                 is_usable(&engine, now)
@@ -264,6 +288,9 @@ impl Core {
         now: Micros,
     ) -> Result<Place, Refusal> {
         self.expire(now);
+        if self.is_closed {
+            return Err(Refusal::NoEngine);
+        }
         let door = Door {
             engines: self.state(revision, now),
             others_wait: self.room.signal(now).num_waiting > 0,

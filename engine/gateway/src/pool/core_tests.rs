@@ -6,16 +6,10 @@ use super::*;
 
 /// A core without engines, where requests may wait 100 seconds for one.
 fn core() -> Core {
-    let folder = tempfile::tempdir().unwrap();
-    let secret = folder.path().join("salt");
-    std::fs::write(&secret, [7; 32]).unwrap();
-    let text = format!(
-        "listen: 127.0.0.1:0\noperationsListen: 127.0.0.2:0\nauth: {{anonymous: {{serveEverybodyAs: a}}}}\n\
-         cacheSalt: {{secretFile: {}}}\nengines: {{static: [{{address: \"127.0.0.1:1\"}}]}}\n\
-         tenants: [{{name: a, models: \"*\"}}]\nwaiting: {{holdSeconds: 100}}\n",
-        secret.display()
-    );
-    Core::new(&Settings::load(&parse_gateway(&text).unwrap()).unwrap())
+    let text = "auth: {anonymous: {serveEverybodyAs: a}}\ncacheSalt: {secretFile: salt}\ntenants: [{name: a}]\n\
+                engines: {static: [{address: \"127.0.0.1:1\"}]}\nwaiting: {holdSeconds: 100}\n";
+    let config = parse_gateway(text).unwrap();
+    Core::new(&ModelSettings::of(&config.all_models()[0]))
 }
 
 fn seconds(seconds: u64) -> Micros {
@@ -67,4 +61,21 @@ fn a_request_whose_time_was_over_before_it_came_back_is_sent_away() {
         Err(oneshot::error::TryRecvError::Closed)
     ));
     assert_eq!(core.signal(seconds(200)).num_waiting, 0);
+}
+
+#[test]
+fn who_waits_is_called_away_from_a_closed_core_and_nobody_comes_in() {
+    let (mut core, mut waiter) = (core(), waiter());
+    let Ok(Place::Wait { id, mut turn, .. }) = core.arrive(&mut waiter, None, seconds(1)) else {
+        panic!("it may wait");
+    };
+    assert!(!core.is_idle(seconds(1)));
+    core.close();
+    assert!(matches!(
+        turn.try_recv(),
+        Err(oneshot::error::TryRecvError::Closed)
+    ));
+    core.leave_room(id);
+    assert!(core.is_idle(seconds(1)));
+    assert!(core.arrive(&mut waiter, None, seconds(2)).is_err());
 }

@@ -12,10 +12,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::Reach;
+use super::Patience;
 
 /// Connects to an engine.
-pub(super) async fn connect(reach: &Reach, address: SocketAddr) -> Result<GrpcClient, String> {
+pub(super) async fn connect(
+    patience: Patience,
+    tls: Option<&Arc<ClientTls>>,
+    address: SocketAddr,
+) -> Result<GrpcClient, String> {
     let name = address.to_string();
     let options = GrpcClientOptions {
         max_live_requests: 65_536,
@@ -23,19 +27,19 @@ pub(super) async fn connect(reach: &Reach, address: SocketAddr) -> Result<GrpcCl
     };
     let way = Way {
         address,
-        tls: reach.tls.clone(),
-        timeout: reach.connect_timeout,
+        tls: tls.cloned(),
+        timeout: patience.connection,
     };
     let connecting = GrpcClient::connect_through(&name, Arc::new(way), options);
     // Beside the connection itself an engine must answer twice.
-    match tokio::time::timeout(reach.connect_timeout * 3, connecting).await {
+    match tokio::time::timeout(patience.connection * 3, connecting).await {
         Ok(Ok(client)) => Ok(client),
         Ok(Err(error @ (ConnectError::Unreachable { .. } | ConnectError::Target(_)))) => {
             Err(error.to_string())
         }
         Err(_) => Err(format!(
             "{name} didn't answer within {:?}",
-            reach.connect_timeout * 3
+            patience.connection * 3
         )),
     }
 }

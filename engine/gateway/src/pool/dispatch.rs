@@ -178,7 +178,7 @@ async fn first_output(
     client: &GrpcClient,
     request: &GenerateRequest,
 ) -> Result<(SequenceOutput, OutputStream), Error> {
-    let patience = pool.reach.first_token_timeout;
+    let patience = pool.patience.first_token;
     let first = async {
         let mut outputs = client.generate(request.clone()).await?;
         let lost = || kvasir_client::refusal(ErrorCode::Unavailable, "the engine ended the request early");
@@ -200,7 +200,7 @@ impl Running {
         if let Some(ticket) = &mut self.ticket {
             self.pool.lock().router.begun(ticket, now);
         }
-        let rest = Unbroken::new(&first, rest, n, self.pool.reach.inter_token_timeout);
+        let rest = Unbroken::new(&first, rest, n, self.pool.patience.next_token);
         Begun {
             first,
             rest: Box::pin(rest),

@@ -8,6 +8,7 @@ use kvasir_client::types::{ModelInfo, RankAddress};
 use kvasir_client::{EngineClient, GrpcClient, KvCacheFollower, LoadStream, Recurring, TextAssetFiles};
 use kvasir_edge::{Pipeline, PipelineOptions};
 use kvasir_gateway_core::routing::{EngineAddress, EngineId, LoadReport, Revision};
+use kvasir_tls::ClientTls;
 use tokio::sync::watch;
 
 use super::Pool;
@@ -25,12 +26,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Follows one engine until it's dropped.
-pub(super) async fn run(pool: Arc<Pool>, mut target: watch::Receiver<Target>) {
+pub(super) async fn run(pool: Arc<Pool>, mut target: watch::Receiver<Target>, tls: Option<Arc<ClientTls>>) {
     let mut pause = FIRST_PAUSE;
     let mut trouble = Recurring::default();
     loop {
         let known = target.borrow_and_update().clone();
-        match open(&pool, &known).await {
+        match open(&pool, &known, tls.as_ref()).await {
             Ok(joined) => {
                 pause = FIRST_PAUSE;
                 trouble.is_over();
@@ -67,8 +68,8 @@ impl Drop for Joined {
     }
 }
 
-async fn open(pool: &Arc<Pool>, target: &Target) -> Result<Joined, String> {
-    let client = Arc::new(dial::connect(&pool.reach, target.address).await?);
+async fn open(pool: &Arc<Pool>, target: &Target, tls: Option<&Arc<ClientTls>>) -> Result<Joined, String> {
+    let client = Arc::new(dial::connect(pool.patience, tls, target.address).await?);
     let info = soon(client.model_info()).await?;
     let load = soon(client.load()).await?;
     let named = match (&target.revision, info.revision.as_str()) {

@@ -1,4 +1,4 @@
-//! The engines of a service, and the requests that run there or wait for them.
+//! The engines of one model, and the requests that run there or wait for them.
 //!
 //! One lock holds all state of the decisions ([`core`]); whatever happens is told to it and answered by it. A task for each engine
 //! ([`link`]) connects, reads its load and cache news and tells of its end. [`dispatch`] sends one request, elsewhere again if that makes
@@ -18,6 +18,7 @@ mod turn;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,33 +38,33 @@ pub(crate) use self::core::Served;
 use self::outages::{News, Outages, Troubles};
 use crate::clock::Clock;
 use crate::discovery::{Target, Targets};
-use crate::metrics::GatewayMetrics;
-use crate::settings::Settings;
+use crate::model_settings::ModelSettings;
+use crate::pool_metrics::PoolMetrics;
 
 /// How often queues and engines are looked at without a reason.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How engines are reached.
-#[derive(Clone)]
-pub(crate) struct Reach {
-    /// Mutual TLS; `None` where engines are on loopback.
-    pub(crate) tls: Option<Arc<ClientTls>>,
+/// How long engines are waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
     /// Longest wait for a connection.
-    pub(crate) connect_timeout: Duration,
+    pub(crate) connection: Duration,
     /// Longest wait for a request's first token.
-    pub(crate) first_token_timeout: Duration,
+    pub(crate) first_token: Duration,
     /// Longest wait for each output after it.
-    pub(crate) inter_token_timeout: Duration,
+    pub(crate) next_token: Duration,
 }
 
-/// The engines of a service.
+/// The engines of a model.
 pub(crate) struct Pool {
     pub(crate) clock: Clock,
-    pub(crate) metrics: Arc<GatewayMetrics>,
+    pub(crate) metrics: PoolMetrics,
+    /// Characters at a prompt's beginning that count for the choice of an engine; all if there is none.
+    pub(crate) prefix_chars: Option<NonZeroU32>,
     state: Mutex<Core>,
     /// What the log knows of requests that failed after their first token.
     troubles: Mutex<Troubles>,
-    reach: Reach,
+    patience: Patience,
     /// How text is made, the same for all revisions.
     edge: EdgeConfig,
     figures: Figures,
@@ -72,33 +73,60 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// `model_name` tells the figures of a model that isn't the first one.
     pub(crate) fn new(
-        settings: &Settings,
-        reach: Reach,
-        edge: EdgeConfig,
-        figures: Figures,
-        metrics: Arc<GatewayMetrics>,
+        settings: &ModelSettings,
+        patience: Patience,
+        (edge, figures): (EdgeConfig, Figures),
+        model_name: Option<&str>,
+        clock: Clock,
     ) -> Arc<Self> {
         Arc::new(Self {
-            clock: Clock::start(),
-            metrics,
+            clock,
+            metrics: PoolMetrics::new(model_name),
+            prefix_chars: settings.prefix_chars,
             state: Mutex::new(Core::new(settings)),
             troubles: Mutex::default(),
-            reach,
+            patience,
             edge,
             figures,
             loading: tokio::sync::Mutex::new(()),
         })
     }
 
-    /// Follows targets until it's dropped.
-    pub(crate) fn follow(self: &Arc<Self>, targets: watch::Receiver<Targets>) -> AbortOnDropHandle<()> {
+    /// Follows targets until it's dropped, by mutual TLS unless engines are on loopback.
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        targets: watch::Receiver<Targets>,
+        tls: Option<Arc<ClientTls>>,
+    ) -> AbortOnDropHandle<()> {
         let pool = Arc::clone(self);
-        AbortOnDropHandle::new(tokio::spawn(async move { pool.run(targets).await }))
+        AbortOnDropHandle::new(tokio::spawn(async move { pool.run(targets, tls).await }))
+    }
+
+    /// Lets nobody in any more: what waits is read again, for the pool that has its model then; what runs goes on.
+    pub(crate) fn close(&self) {
+        self.lock().close();
+    }
+
+    /// Whether it's been closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().is_closed()
+    }
+
+    /// Whether nothing runs or waits here.
+    pub(crate) fn is_idle(&self) -> bool {
+        let now = self.clock.now();
+        self.lock().is_idle(now)
+    }
+
+    /// The figures of its model's requests.
+    pub(crate) fn figures(&self) -> &Figures {
+        &self.figures
     }
 
     /// Takes over what of new settings concerns engines and queues.
-    pub(crate) fn apply(&self, settings: &Settings) {
+    pub(crate) fn apply(&self, settings: &ModelSettings) {
         let now = self.clock.now();
         let mut core = self.lock();
         core.apply(settings);
@@ -165,12 +193,12 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run(self: Arc<Self>, mut targets: watch::Receiver<Targets>) {
+    async fn run(self: Arc<Self>, mut targets: watch::Receiver<Targets>, tls: Option<Arc<ClientTls>>) {
         let mut links: BTreeMap<SocketAddr, Link> = BTreeMap::new();
         let mut outages = Outages::default();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        self.update(&mut links, &targets.borrow_and_update().clone());
+        self.update(&mut links, &targets.borrow_and_update().clone(), tls.as_ref());
         loop {
             tokio::select! {
                 changed = targets.changed() => {
@@ -179,7 +207,7 @@ impl Pool {
                         std::future::pending::<()>().await;
                     }
                     let known = targets.borrow_and_update().clone();
-                    self.update(&mut links, &known);
+                    self.update(&mut links, &known, tls.as_ref());
                 }
                 _ = tick.tick() => {
                     for news in self.tick(&mut outages) {
@@ -199,7 +227,12 @@ impl Pool {
     }
 
     /// Opens and closes links so that there is one for each target.
-    fn update(self: &Arc<Self>, links: &mut BTreeMap<SocketAddr, Link>, targets: &Targets) {
+    fn update(
+        self: &Arc<Self>,
+        links: &mut BTreeMap<SocketAddr, Link>,
+        targets: &Targets,
+        tls: Option<&Arc<ClientTls>>,
+    ) {
         links.retain(|address, _| targets.all.iter().any(|target| target.address == *address));
         for target in targets.all.iter() {
             if let Some(link) = links.get(&target.address)
@@ -213,7 +246,7 @@ impl Pool {
                 continue;
             }
             let (sender, receiver) = watch::channel(target.clone());
-            let running = tokio::spawn(link::run(Arc::clone(self), receiver));
+            let running = tokio::spawn(link::run(Arc::clone(self), receiver, tls.cloned()));
             links.insert(
                 target.address,
                 Link {

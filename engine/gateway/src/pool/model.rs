@@ -72,7 +72,7 @@ impl RevisionModel {
         }
     }
 
-    /// The first 8 bytes of the hashes of a prompt's full blocks.
+    /// The first 8 bytes of the hashes of a prompt's full blocks, or of those at its beginning if only that is given.
     ///
     /// # Errors
     /// The client's salt is too long.

@@ -48,8 +48,13 @@ impl Client {
 }
 
 impl RequestBuilder {
-    pub(crate) fn json(mut self, body: &Value) -> Self {
-        *self.request.body_mut() = Full::from(body.to_string());
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.json_text(body.to_string())
+    }
+
+    /// A body that says it's JSON, whatever it is.
+    pub(crate) fn json_text(mut self, text: String) -> Self {
+        *self.request.body_mut() = Full::from(text);
         self.header("content-type", "application/json")
     }
 

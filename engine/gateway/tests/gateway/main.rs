@@ -31,6 +31,7 @@ mod figures;
 mod http_client;
 mod isolation;
 mod limits;
+mod models;
 mod processes;
 #[path = "../support/redis_server.rs"]
 mod redis_server;

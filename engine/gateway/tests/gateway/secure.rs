@@ -88,11 +88,16 @@ pub(crate) struct SecureEngine {
 
 impl SecureEngine {
     pub(crate) async fn start(pki: &Pki) -> Self {
+        Self::start_as(pki, ENGINE, &EngineOptions::default()).await
+    }
+
+    /// With the certificate of that name.
+    pub(crate) async fn start_as(pki: &Pki, name: &str, options: &EngineOptions) -> Self {
         let control = Arc::new(Control::default());
-        let engine = Engine::start(setup(&control, &EngineOptions::default())).unwrap();
+        let engine = Engine::start(setup(&control, options)).unwrap();
         let tls = ServerTls::load(ServerFiles {
-            certificate: pki.path(ENGINE, "pem"),
-            key: pki.path(ENGINE, "key"),
+            certificate: pki.path(name, "pem"),
+            key: pki.path(name, "key"),
             client_auth: ClientAuth::Required {
                 authorities: pki.authorities(),
                 names: NameRule::any_of([Name::Dns(GATEWAY.to_owned())]).unwrap(),

@@ -344,6 +344,12 @@ impl TestGateway {
         found.unwrap()
     }
 
+    /// Whether its probe says that requests may be sent to it.
+    pub(crate) async fn is_ready(&self) -> bool {
+        let url = format!("{}/ready", self.operations);
+        Answer::of(self.client.get(url)).await.status == 200
+    }
+
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
@@ -430,6 +436,12 @@ impl Events {
             .filter_map(|frame| frame.strip_prefix("data: ").map(str::to_owned))
             .collect()
     }
+}
+
+/// An address at which nothing answers.
+pub(crate) fn nowhere() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
 }
 
 /// Polls with a generous deadline.

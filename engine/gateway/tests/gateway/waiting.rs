@@ -13,31 +13,20 @@ fn options(more: &str) -> GatewayOptions {
     }
 }
 
-/// An address at which nothing answers.
-fn nowhere() -> std::net::SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
-
-async fn is_ready(gateway: &TestGateway) -> bool {
-    let url = format!("{}/ready", gateway.operations);
-    Answer::of(gateway.client.get(url)).await.status == 200
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_engines_and_parking_requests_are_refused_at_once() {
     let gateway = TestGateway::start(&[nowhere()], options("")).await;
     let answer = gateway.complete("a", body("hi", 1)).await;
     assert_eq!(answer.status, 503, "{}", answer.text);
     assert!(answer.header("retry-after").parse::<u64>().unwrap() >= 1);
-    assert!(!is_ready(&gateway).await);
+    assert!(!gateway.is_ready().await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parked_requests_are_counted_and_answered_by_the_first_engine_that_comes() {
     let listen = nowhere();
     let gateway = TestGateway::start(&[listen], options("waiting: {holdSeconds: 60}")).await;
-    assert!(is_ready(&gateway).await);
+    assert!(gateway.is_ready().await);
     let asked = (0..5).map(|_| gateway.complete("a", body("hi", 2)));
     let coming = async {
         eventually("five parked requests", async || {
@@ -135,7 +124,7 @@ async fn told_to_stop_the_gateway_finishes_what_runs_and_takes_nothing_new() {
     let _pace = engine.pace();
     let running = gateway.stream("a", body("hi", 1500)).await.begun().await;
     gateway.stop();
-    eventually("readiness to fail", async || !is_ready(&gateway).await).await;
+    eventually("readiness to fail", async || !gateway.is_ready().await).await;
     // The port of probes knows a moment before the clients' does.
     let ready = || gateway.client.get(format!("{}/ready", gateway.url));
     eventually("clients to be told", async || {
@@ -208,7 +197,7 @@ async fn a_gateway_that_leaves_answers_for_a_while_and_ends_each_connection_with
     let before = gateway.complete("a", body("hi", 1)).await;
     assert!(before.status == 200 && !closes(&before));
     gateway.stop();
-    eventually("readiness to fail", async || !is_ready(&gateway).await).await;
+    eventually("readiness to fail", async || !gateway.is_ready().await).await;
     let after = gateway.complete("a", body("hi", 1)).await;
     assert!(after.status == 200 && closes(&after), "{:?}", after.headers);
 }
