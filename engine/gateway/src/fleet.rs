@@ -94,10 +94,8 @@ impl Fleet {
                 pool: Arc::clone(&kept.pool),
             }
         });
-        Pools {
-            first: models.next().expect("there is a first model on both sides"),
-            others: models.collect(),
-        }
+        let first = models.next().expect("there is a first model on both sides");
+        Pools::new(first, models.collect())
     }
 
     /// Takes over what of a new configuration concerns engines and queues. Where requests are served then is known by

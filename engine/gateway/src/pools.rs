@@ -29,9 +29,20 @@ pub(crate) struct Model {
 pub(crate) struct Pools {
     pub(crate) first: Model,
     pub(crate) others: Vec<Model>,
+    /// The configured names of all.
+    names: Arc<[ModelNames]>,
 }
 
 impl Pools {
+    pub(crate) fn new(first: Model, others: Vec<Model>) -> Self {
+        let all = std::iter::once(&first).chain(&others);
+        Self {
+            names: all.map(|model| Arc::clone(&model.names)).collect(),
+            first,
+            others,
+        }
+    }
+
     /// All models, the first one first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Model> {
         std::iter::once(&self.first).chain(&self.others)
@@ -48,7 +59,10 @@ impl Pools {
 
     /// What clients may call the models.
     pub(crate) fn names(&self) -> Arc<[ModelNames]> {
-        self.iter().map(Model::names).collect()
+        if self.first.names.is_empty() {
+            return Arc::new([self.first.pool.served().names]);
+        }
+        Arc::clone(&self.names)
     }
 
     /// What the engines of a model serve.
@@ -68,16 +82,6 @@ impl Pools {
             all.all(|is_ready| is_ready)
         } else {
             all.any(|is_ready| is_ready)
-        }
-    }
-}
-
-impl Model {
-    fn names(&self) -> ModelNames {
-        if self.names.is_empty() {
-            self.pool.served().names
-        } else {
-            Arc::clone(&self.names)
         }
     }
 }
