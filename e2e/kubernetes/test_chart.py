@@ -19,12 +19,12 @@ def test_a_sample_becomes_ready(api, cluster, space, operators, path):
     for item in [*secrets, *made]:
         item["metadata"]["namespace"] = space.name
         api.apply(item)
-    service = next(item for item in made if item["kind"] == "InferenceService")
-    name = service["metadata"]["name"]
-    cluster.kubectl("-n", space.name, "wait", "--for=condition=Ready", f"kis/{name}", "--timeout=120s")
-    space.ready(name)
-    # Ready is said when the minimum of groups serves; the others follow.
-    wait_until(lambda: space.status(name)["readyReplicas"] == service["spec"].get("replicas", 1), lambda: space.status(name))
+    for service in (item for item in made if item["kind"] == "InferenceService"):
+        name, wanted = service["metadata"]["name"], service["spec"].get("replicas", 1)
+        cluster.kubectl("-n", space.name, "wait", "--for=condition=Ready", f"kis/{name}", "--timeout=120s")
+        space.ready(name)
+        # Ready is said when the minimum of groups serves; the others follow.
+        wait_until(lambda name=name, wanted=wanted: space.status(name)["readyReplicas"] == wanted, lambda name=name: space.status(name))
 
 
 def test_a_chart_for_one_namespace_gives_rights_there_alone(api, cluster, chart, space, tmp_path):

@@ -173,6 +173,8 @@ reasons! {
     NoReadyGroups,
     /// GatewayReady: no Gateway of spec.gateway.route serves the service's HTTPRoute.
     RouteNotAccepted,
+    /// GatewayReady: the service that spec.gateway.gatewayRef names has no gateway that could serve this one.
+    NoSharedGateway,
     /// The part is switched off in the spec.
     Disabled,
     /// NetworkSecured: all policies exist, and the operator's pod was refused where verification is possible.

@@ -15,7 +15,7 @@ use crate::rules;
 pub struct GatewaySpec {
     /// Whether there is one.
     ///
-    /// False leaves the engines without an entrance, for example behind another service's gateway.
+    /// False leaves the engines without an entrance of their own: behind another service's gateway, see `gatewayRef`, or without any.
     pub enabled: bool,
     /// Gateway pods.
     #[schemars(range(min = 0, max = 100))]
@@ -34,7 +34,7 @@ pub struct GatewaySpec {
     /// An Ingress before the Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress: Option<IngressSpec>,
-    /// Service whose gateway is shared (not built).
+    /// Service whose gateway serves this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway_ref: Option<NameRef>,
     /// How a group is chosen.
@@ -178,7 +178,7 @@ pub struct RoutingSpec {
     /// Header that names a session.
     #[schemars(regex(pattern = r"^[A-Za-z0-9-]{1,64}$"))]
     pub session_header: String,
-    /// Characters that count (not built).
+    /// Prompt characters that count.
     ///
     /// Characters of the prompt that count for PrefixAware; all if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -337,7 +337,7 @@ pub struct TenantSpec {
     pub name: String,
     /// Model ids it may use; all if left out.
     ///
-    /// Model ids that the tenant may use; all of this service if left out.
+    /// Model ids that the tenant may use, of this service or of others behind its gateway; all if left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub models: Vec<String>,

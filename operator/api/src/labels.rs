@@ -35,6 +35,11 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 pub const DESIRED_HASH: &str = "kvasir.dev/desired-hash";
 /// Annotation of a child: its generation after that write. Another one means that somebody else changed it.
 pub const APPLIED_GENERATION: &str = "kvasir.dev/applied-generation";
+/// Annotation of a gateway's configuration: names of other services whose models it lists, with commas between them.
+pub const GUESTS: &str = "kvasir.dev/guests";
+/// Annotation of a gateway's configuration that lists others' models, and of the gateway's pods: hash of the file. A kubelet brings changed
+/// files to a pod within a minute or two, and at once where the pod itself changes.
+pub const FILE_HASH: &str = "kvasir.dev/file-hash";
 /// Annotation of an `InferenceService`: "true" allows `gateway.auth.mode: None`.
 pub const ALLOW_ANONYMOUS: &str = "kvasir.dev/allow-anonymous";
 /// Annotation of an `InferenceService`: the revision whose canary goes on, where `canary.pauseSeconds` is 0.

@@ -269,9 +269,14 @@ impl Live {
         self.object["metadata"]["labels"][key].as_str()
     }
 
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.object["metadata"]["annotations"][key].as_str()
+    }
+
     /// Hash of what was wanted when it was last written.
     pub fn desired_hash(&self) -> Option<&str> {
-        self.object["metadata"]["annotations"][labels::DESIRED_HASH].as_str()
+        self.annotation(labels::DESIRED_HASH)
     }
 
     /// Digest of everything that only an edit changes.

@@ -322,8 +322,11 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "RouteNotAccepted" => {
             "look at the Gateways of spec.gateway.route.parentRefs: kubectl describe httproute."
         }
+        "NoSharedGateway" => {
+            "do what GatewayReady says: the engines run, and nobody leads requests to them until then."
+        }
         "DeploymentUnavailable" => {
-            "look at the gateway's pods: kubectl describe pods -l kvasir.dev/component=gateway; each waits for all Secrets of spec.gateway.auth."
+            "look at the pods of the gateway that GatewayReady names: kubectl describe pods -l kvasir.dev/component=gateway; each waits for all Secrets of spec.gateway.auth."
         }
         "NodeLost" => {
             "bring the node back, or taint it with node.kubernetes.io/out-of-service=:NoExecute if it is off for good; groups move by themselves."

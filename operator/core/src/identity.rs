@@ -6,7 +6,7 @@
 //! | Certificate | DNS names | SPIFFE id |
 //! |---|---|---|
 //! | group's ranks | engines' Service, `*.` ranks' Service | `.../engine` for the gateway's rule, `.../group/<id>/<uid>` for the ranks' |
-//! | gateway | gateway's Service in all its forms; `localhost`, through a forwarded port, where the operator signs | `.../gateway`, which engines admit to their gRPC port |
+//! | gateway | gateway's Service in all its forms; `localhost`, through a forwarded port, where the operator signs | `.../gateway`, which engines admit to their gRPC port; and that of each service that it serves too |
 //! | operator | | `spiffe://kvasir.dev/operator`, which engines and gateway admit to their admin port |
 
 use kvasir_operator_api::TlsMode;
@@ -95,9 +95,12 @@ pub fn names(service: &Validated, subject: &Subject, cluster_domain: &str) -> Id
             if service.spec.tls.mode == TlsMode::Internal {
                 dns.push("localhost".to_owned());
             }
+            // It is the gateway of its guests, so their engines need not know whose it is.
+            let guests = service.sharing.guests.iter();
+            let uris = std::iter::once(gateway(service)).chain(guests.map(|guest| gateway(&guest.service)));
             Identity {
                 dns,
-                uris: vec![gateway(service)],
+                uris: uris.collect(),
             }
         }
     }

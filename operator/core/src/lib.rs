@@ -26,6 +26,7 @@ pub mod quantity;
 pub mod ranks;
 pub mod revision;
 mod settings;
+pub mod sharing;
 pub mod status;
 mod text;
 mod validate;

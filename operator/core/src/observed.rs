@@ -7,10 +7,12 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Node
 use kvasir_operator_api::{InferenceServiceStatus, labels};
 use serde_json::Value;
 
+use crate::build::route::{self, Taken};
 use crate::child::{Kind, Live, ObjectRef};
 use crate::contest::Undone;
 use crate::enforcement::Enforcement;
 use crate::outcomes::Outcomes;
+use crate::validate::Validated;
 
 /// Taint of a node that somebody has found to be off. Kubernetes itself deletes such a node's pods for good then, which nobody else may do:
 /// a node that only doesn't answer may still run them (Kubernetes, "Non-graceful node shutdown handling").
@@ -48,8 +50,40 @@ pub struct Observed {
     pub trust: Option<String>,
     /// What the operator found out about its network's policies; nothing if it hasn't tried since it started.
     pub enforcement: Option<Enforcement>,
+    /// The gateway of the service whose gateway serves this one.
+    pub host: Option<HostView>,
     /// The status as it was last written.
     pub status: InferenceServiceStatus,
+}
+
+/// Another service's gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostView {
+    /// Its ready pods.
+    pub ready_pods: usize,
+    /// Its configuration lists this service.
+    pub lists_us: bool,
+    /// The kubelets of all ready pods have been told of that configuration.
+    pub is_told: bool,
+    /// What Gateways say about its route.
+    pub route: Taken,
+}
+
+impl HostView {
+    /// What was found around `host`, as its guest called `guest` sees it.
+    pub fn new(host: &Validated, guest: &str, children: Vec<Live>, pods: Vec<PodView>) -> Self {
+        let seen = Observed {
+            children,
+            pods,
+            ..Observed::default()
+        };
+        Self {
+            ready_pods: seen.ready_gateway_pods(),
+            lists_us: seen.listed(host).any(|name| name == guest),
+            is_told: seen.is_told(host),
+            route: route::taken(host, &seen),
+        }
+    }
 }
 
 /// Why an object couldn't be written.
@@ -113,6 +147,26 @@ impl Observed {
         pods
     }
 
+    /// Other services whose models the gateway's file lists.
+    pub fn listed(&self, service: &Validated) -> impl Iterator<Item = &str> {
+        let guests = self.of_file(service, labels::GUESTS);
+        guests.into_iter().flat_map(|guests| guests.split(','))
+    }
+
+    /// Whether the kubelets of all ready gateway pods have been told of that file.
+    pub fn is_told(&self, service: &Validated) -> bool {
+        let hash = self.of_file(service, labels::FILE_HASH);
+        let ready = |pod: &&PodView| pod.is_gateway && pod.ready && !pod.deleting;
+        let mut ready = self.pods.iter().filter(ready);
+        ready.all(|pod| pod.told.as_deref() == hash)
+    }
+
+    /// An annotation of the gateway's file.
+    fn of_file(&self, service: &Validated, key: &str) -> Option<&str> {
+        let name = service.names.gateway_config();
+        self.child(Kind::ConfigMap, &name)?.annotation(key)
+    }
+
     /// Ready pods of the gateway.
     pub fn ready_gateway_pods(&self) -> usize {
         self.pods
@@ -160,6 +214,8 @@ pub struct PodView {
     pub restarts: i32,
     /// How the engine ended last, or what failed before it.
     pub terminated: Option<Terminated>,
+    /// Hash of the gateway's file that its kubelet was told of.
+    pub told: Option<String>,
     /// It carries the label that opens its way to the model's source.
     pub loading: bool,
     /// Secrets that it mounts.
@@ -240,6 +296,11 @@ impl PodView {
             terminated: engine
                 .and_then(terminated)
                 .or_else(|| before.iter().copied().filter_map(failed).max_by_key(|t| t.at)),
+            told: pod
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|all| all.get(labels::FILE_HASH).cloned()),
             loading: pod_labels.contains_key(labels::LOADING),
             secrets: pod.spec.iter().flat_map(secrets).collect(),
             name,

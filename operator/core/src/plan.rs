@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kvasir_operator_api::{NetworkMode, TlsMode};
+use kvasir_operator_api::{NetworkMode, TlsMode, labels};
 
 use crate::build::{budget, certificate, engine, gateway, ingress, monitor, policy, rights, route, services};
 use crate::child::{Child, Kind, Live, ObjectRef};
@@ -54,6 +54,8 @@ pub struct Plan {
     pub write: Vec<Write>,
     /// Objects to delete, in order.
     pub delete: Vec<Delete>,
+    /// Gateway pods whose kubelets are told that there is a new file: name, uid and the file's hash. Only where it lists other services.
+    pub tell_pods: Vec<(String, String, String)>,
     /// What was decided about groups.
     pub decisions: Decisions,
     /// The revision of the spec.
@@ -75,6 +77,7 @@ impl Plan {
     pub fn is_empty(&self) -> bool {
         self.write.is_empty()
             && self.delete.is_empty()
+            && self.tell_pods.is_empty()
             && self.decisions.restart_pods.is_empty()
             && self.decisions.unlabel_pods.is_empty()
     }
@@ -99,6 +102,7 @@ pub fn plan(service: &Validated, observed: &Observed, settings: &Settings, now: 
     let wanted = wanted(
         service, observed, settings, &history, &update, &decisions, &mut plan,
     );
+    tell(service, observed, &wanted.children, &mut plan);
     write(service, observed, wanted.children, now, &mut plan, &mut decisions);
     delete(service, observed, &wanted.keep, &mut plan);
     plan.look_again = look_again(&decisions, settings, now);
@@ -274,7 +278,8 @@ fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTr
         TlsMode::Provided | TlsMode::Off => {}
     }
     if matches!(service.spec.tls.mode, TlsMode::Internal | TlsMode::CertManager) {
-        names.push(service.names.gateway_certificate());
+        let gateway = service.spec.gateway.enabled;
+        names.extend(gateway.then(|| service.names.gateway_certificate()));
         names.extend(ids.iter().map(|id| service.names.group_certificate(*id)));
     }
     // Pods of a deleted group drain with their certificate.
@@ -300,6 +305,24 @@ fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTr
         kind: Kind::Secret,
         name,
     }));
+}
+
+/// Guests come and go while the gateway runs, and whoever waits for one to be served shouldn't wait for a kubelet's next look.
+fn tell(service: &Validated, observed: &Observed, children: &[Child], plan: &mut Plan) {
+    let name = service.names.gateway_config();
+    let file = children
+        .iter()
+        .find(|child| child.reference.kind == Kind::ConfigMap && child.reference.name == name);
+    let Some(hash) = file.and_then(|file| file.object["metadata"]["annotations"][labels::FILE_HASH].as_str())
+    else {
+        return;
+    };
+    let pods = observed.pods.iter().filter(|pod| pod.is_gateway && !pod.deleting);
+    let unaware = pods.filter(|pod| pod.told.as_deref() != Some(hash));
+    plan.tell_pods = unaware
+        .map(|pod| (pod.name.clone(), pod.uid.clone(), hash.to_owned()))
+        .collect();
+    plan.tell_pods.sort();
 }
 
 /// Which of the wanted objects must be written.
@@ -364,9 +387,7 @@ fn delete(service: &Validated, observed: &Observed, keep: &BTreeSet<ObjectRef>, 
         .collect();
     let lingering = |live: &Live| {
         // A group's policy, budget and configuration stay while its pods drain.
-        let group = live
-            .label(kvasir_operator_api::labels::GROUP)
-            .and_then(|id| id.parse::<i32>().ok());
+        let group = live.label(labels::GROUP).and_then(|id| id.parse::<i32>().ok());
         let of_group = live.reference.kind != Kind::StatefulSet
             && group.is_some_and(|id| observed.pods.iter().any(|p| p.group == Some(id)));
         // So do the gateway's: its pods would lose the streams that they are ending.

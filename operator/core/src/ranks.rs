@@ -74,6 +74,14 @@ pub enum ShapeError {
 }
 
 impl Shape {
+    /// One rank in one pod.
+    pub(crate) const SINGLE: Self = Self {
+        tensor: 1,
+        pipeline: 1,
+        data: 1,
+        devices_per_pod: 1,
+    };
+
     /// Checks a topology. What the API server's rules admit passes.
     ///
     /// # Errors

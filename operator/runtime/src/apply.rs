@@ -147,6 +147,9 @@ impl Applier<'_> {
         for (name, uid) in &plan.decisions.unlabel_pods {
             self.unlabel_pod(name, uid).await?;
         }
+        for (name, uid, hash) in &plan.tell_pods {
+            self.tell_pod(name, uid, hash).await?;
+        }
         Ok(())
     }
 
@@ -324,9 +327,21 @@ impl Applier<'_> {
     }
 
     async fn unlabel_pod(&self, name: &str, uid: &str) -> Result<(), ApplyError> {
+        let change = json!({ "uid": uid, "labels": { labels::LOADING: null } });
+        self.change_pod(name, &change, "take a label from").await
+    }
+
+    /// A kubelet that sees its pod change looks at the files in it too.
+    async fn tell_pod(&self, name: &str, uid: &str, hash: &str) -> Result<(), ApplyError> {
+        let change = json!({ "uid": uid, "annotations": { labels::FILE_HASH: hash } });
+        self.change_pod(name, &change, "annotate").await
+    }
+
+    /// Another pod of that name stays as it is.
+    async fn change_pod(&self, name: &str, metadata: &Value, action: &'static str) -> Result<(), ApplyError> {
         let api: Api<k8s_openapi::api::core::v1::Pod> =
             Api::namespaced(self.client.clone(), &self.key.namespace);
-        let patch = json!({ "metadata": { "uid": uid, "labels": { labels::LOADING: null } } });
+        let patch = json!({ "metadata": metadata });
         let params = PatchParams {
             field_manager: Some(POD_MANAGER.to_owned()),
             ..PatchParams::default()
@@ -335,7 +350,7 @@ impl Applier<'_> {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             Err(source) => Err(ApplyError::Pod {
-                action: "take a label from",
+                action,
                 name: name.to_owned(),
                 source,
             }),

@@ -67,6 +67,8 @@ struct Entry {
     /// Names that rounds read, with the version of the object that they are in doubt about.
     strangers: BTreeMap<ObjectRef, u64>,
     own: Option<OwnIdentity>,
+    /// Services whose models the gateway's file lists, and whether its pods were told.
+    told: (Vec<String>, bool),
     /// Name of the service, where it differs from the base.
     name: Option<String>,
     /// Version of the service that our last status write made.
@@ -454,6 +456,18 @@ impl Cache {
         news
     }
 
+    /// Notes which services' models the gateway's file lists, and whether its pods were told. Whether that is news.
+    pub(crate) fn put_told(&self, key: &ServiceKey, listed: Vec<String>, is_told: bool) -> bool {
+        let mut inner = self.lock();
+        let Some(entry) = inner.services.get_mut(key) else {
+            return false;
+        };
+        let now = (listed, is_told);
+        let news = entry.told != now;
+        entry.told = now;
+        news
+    }
+
     /// Version of the service that our last write of its status made.
     pub(crate) fn status_version(&self, key: &ServiceKey) -> u64 {
         self.lock()
@@ -491,6 +505,10 @@ impl Cache {
             entry.undone.clear();
             entry.failed.clear();
             entry.strangers.clear();
+            // Secrets that it only read are others', and stay.
+            entry.children.retain(|object, seen| {
+                object.kind != Kind::Secret || seen.live.label(labels::SERVICE) == Some(key.base.as_str())
+            });
             entry.loads.clear();
             entry.readings.clear();
             entry.own = None;
@@ -558,11 +576,15 @@ mod tests {
             base: "chat".to_owned(),
         };
         let cache = Cache::default();
-        let object =
-            serde_json::json!({ "metadata": { "name": "chat-trust", "uid": "u", "resourceVersion": "5" } });
-        let secret = Live::new(Kind::Secret, object).unwrap();
+        let secret = |name: &str, labels: &serde_json::Value| {
+            let object = serde_json::json!({ "metadata": { "name": name, "uid": "u", "resourceVersion": "5", "labels": labels } });
+            Live::new(Kind::Secret, object).unwrap()
+        };
+        let read = secret("other-trust", &serde_json::json!({ labels::SERVICE: "other" }));
+        let secret = secret("chat-trust", &serde_json::json!({ labels::SERVICE: "chat" }));
         cache.put(&key, live("1"), 1, false);
         cache.put(&key, secret.clone(), 5, false);
+        cache.put(&key, read, 5, false);
         cache.wrote(&key, &secret);
         cache.forget(&key);
         cache.vanish(&key, &live("1").reference, "u", 2);

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::build::certificate;
 use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::groups::recovery::PODS_APPEAR;
-use kvasir_operator_core::observed::Observed;
+use kvasir_operator_core::observed::{HostView, Observed};
 use kvasir_operator_core::{Settings, Validated, adopt};
 
 use crate::apply::{Applier, ApplyError};
-use crate::cache::Snapshot;
+use crate::cache::{ServiceKey, Snapshot};
 use crate::certificates::{self, Secrets};
 use crate::watch::chain;
 
@@ -34,6 +35,8 @@ pub(crate) async fn gather(
     let seen = applier.cache.snapshot(key);
     let wanted = certificate::subjects(validated, &seen.children);
     let certificates = certificates::view(validated, &seen, &wanted, &secrets, settings, now);
+    let host = validated.sharing.serving_host();
+    let host = host.map(|host| view_of(host, service, applier));
     let refused_pods = refused_pods(service, validated, &seen, applier, now).await;
     let mut observed = Observed {
         children: seen.children,
@@ -47,6 +50,7 @@ pub(crate) async fn gather(
         certificates,
         trust: certificates::trust(validated, &secrets),
         enforcement: seen.enforcement,
+        host,
         status: service.status.clone().unwrap_or_default(),
     };
     if observed.written.is_empty() {
@@ -54,6 +58,16 @@ pub(crate) async fn gather(
         applier.cache.adopt(key, observed.written.clone());
     }
     Ok((observed, secrets))
+}
+
+/// The gateway of the service whose gateway serves this one, as the watches show it.
+fn view_of(host: &Validated, service: &InferenceService, applier: &Applier<'_>) -> HostView {
+    let seen = applier.cache.snapshot(&ServiceKey {
+        namespace: host.namespace.clone(),
+        base: host.names.service().to_owned(),
+    });
+    let pods = seen.pods.into_iter().map(|pod| pod.view);
+    HostView::new(host, &service.name_any(), seen.children, pods.collect())
 }
 
 /// Ids of groups that may have a Secret.

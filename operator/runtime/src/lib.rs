@@ -21,6 +21,7 @@ mod http;
 mod kinds;
 mod lease;
 mod metrics;
+mod neighbours;
 mod options;
 mod ownership;
 mod reconcile;

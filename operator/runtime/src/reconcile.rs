@@ -10,12 +10,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
 use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
 use kvasir_operator_core::build::certificate;
-use kvasir_operator_core::{FieldError, Plan, Settings, plan, status, validate};
+use kvasir_operator_core::observed::Observed;
+use kvasir_operator_core::{FieldError, Plan, Settings, Validated, plan, sharing, status, validate};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -28,7 +29,8 @@ use crate::events::Events;
 use crate::fence::is_fenced;
 use crate::gather;
 use crate::metrics::{Metrics, Outcome};
-use crate::watch::chain;
+use crate::neighbours::Neighbours;
+use crate::watch::{Trigger, chain};
 
 /// Field manager of the status.
 const STATUS_MANAGER: &str = "kvasir-operator-status";
@@ -104,6 +106,10 @@ pub(crate) struct Context {
     pub(crate) backoff: Backoff,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: Events,
+    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) trigger: Trigger,
+    /// All services. Filled before the first round.
+    pub(crate) services: Store<InferenceService>,
 }
 
 /// The key of a service.
@@ -166,7 +172,7 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     let settings = context.settings.borrow().clone();
     // Whole seconds, as the API server stores them.
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH);
-    let validated = match validate(service, &settings) {
+    let validated = match judge(service, &settings, context) {
         Ok(validated) => validated,
         Err(errors) => return refuse(service, &key, &errors, &settings, now, context).await,
     };
@@ -187,6 +193,7 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     context.cache.begin_writing(&key);
     applier.carry_out(&plan).await?;
     drain(service, &key, &plan, context);
+    tell_guests(&validated, &key, context);
     let wanted = certificate::subjects(&validated, &context.cache.snapshot(&key).children);
     let work = certificates::Work {
         applier: &applier,
@@ -213,6 +220,39 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
         wait = wait.min(ECHO);
     }
     Ok(Action::requeue(wait.max(SOON)))
+}
+
+/// The service with what it shares with others, or what is wrong with its spec.
+fn judge(
+    service: &InferenceService,
+    settings: &Settings,
+    context: &Context,
+) -> Result<Validated, Vec<FieldError>> {
+    let validated = validate(service, settings)?;
+    let others = context.neighbours.of(service, &context.services);
+    sharing::join(service, validated, others.iter().map(|other| &**other), settings)
+}
+
+/// Guests wait until the gateway's pods were told of them, which their host's status doesn't say.
+fn tell_guests(service: &Validated, key: &ServiceKey, context: &Context) {
+    if service.sharing.guests.is_empty() {
+        context.cache.put_told(key, Vec::new(), false);
+        return;
+    }
+    let seen = context.cache.snapshot(key);
+    let observed = Observed {
+        children: seen.children,
+        pods: seen.pods.into_iter().map(|pod| pod.view).collect(),
+        ..Observed::default()
+    };
+    let listed = observed.listed(service).map(str::to_owned).collect();
+    if context.cache.put_told(key, listed, observed.is_told(service)) {
+        for guest in &service.sharing.guests {
+            let guest = ObjectRef::new(&guest.service.name).within(&key.namespace);
+            // Nobody listens while the operator is stopping.
+            context.trigger.send(guest).ok();
+        }
+    }
 }
 
 /// Tells the engines of draining groups to take nothing new, without waiting for them: the next poll shows what came of it.

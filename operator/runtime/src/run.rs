@@ -10,6 +10,7 @@ use kube::api::Api;
 use kube::client::ClientBuilder;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{self, ReconcileRequest};
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Config};
@@ -30,6 +31,7 @@ use crate::fence::{Fence, FenceLayer};
 use crate::http::{self, Health, Phase};
 use crate::lease::{Keeper, LeaseError, Times};
 use crate::metrics::Metrics;
+use crate::neighbours::Neighbours;
 use crate::options::{Options, Scope};
 use crate::reconcile::{self, Context};
 use crate::reviewers;
@@ -202,6 +204,7 @@ impl Operator {
             self.options.identity.clone(),
             Arc::clone(&self.metrics),
         );
+        let (services, writer) = reflector::store();
         let context = Arc::new(Context {
             client: self.writer.clone(),
             cache: Arc::clone(&cache),
@@ -209,10 +212,13 @@ impl Operator {
             backoff: Backoff::default(),
             metrics: Arc::clone(&self.metrics),
             events,
+            neighbours: Arc::new(Neighbours::default()),
+            trigger: trigger.clone(),
+            services: services.clone(),
         });
         // The store itself wakes only the last of those that wait for it, and the controller does.
         let listed = CancellationToken::new();
-        let (services, stream) = self.services(Arc::clone(&cache), Arc::clone(&context), listed.clone());
+        let stream = self.services(writer, Arc::clone(&context), trigger.clone(), listed.clone());
         self.metrics.observe(services.clone(), Arc::clone(&cache));
         // Aborted when this future ends.
         let _tasks = self.visits(&services, &cache, &context.settings, trigger, listed);
@@ -285,28 +291,27 @@ impl Operator {
         tasks
     }
 
-    /// The watched services and the stream of their changes. `listed` is cancelled when all of them are known.
+    /// Changes of the watched services, which go to the store by `writer` before their neighbours hear of them. `listed` is cancelled when
+    /// all of them are known.
     fn services(
         &self,
-        cache: Arc<Cache>,
+        writer: Writer<InferenceService>,
         context: Arc<Context>,
+        trigger: Trigger,
         listed: CancellationToken,
-    ) -> (
-        Store<InferenceService>,
-        impl futures::Stream<Item = InferenceService> + Send + 'static,
-    ) {
+    ) -> impl futures::Stream<Item = InferenceService> + Send + 'static {
         let api: Api<InferenceService> = match &self.options.scope {
             Scope::Cluster => Api::all(self.reader.clone()),
             Scope::Namespace(namespace) => Api::namespaced(self.reader.clone(), namespace),
         };
-        let (store, writer) = reflector::store();
         let metrics = Arc::clone(&self.metrics);
-        let stream = watcher(api, watch::limits())
+        let neighbours = Arc::clone(&context.neighbours);
+        watcher(api, watch::limits())
             .default_backoff()
             .modify(|service| service.metadata.managed_fields = None)
             .inspect(move |event| match event {
                 Ok(watcher::Event::Delete(service)) => {
-                    cache.forget(&reconcile::key(service));
+                    context.cache.forget(&reconcile::key(service));
                     let uid = service.metadata.uid.clone();
                     context.backoff.forget(&uid.unwrap_or_default());
                 }
@@ -318,14 +323,17 @@ impl Operator {
             })
             .reflect(writer)
             .inspect(move |event| {
+                for neighbour in event.iter().flat_map(|event| neighbours.note(event)) {
+                    // Nobody listens while the operator is stopping.
+                    trigger.send(neighbour).ok();
+                }
                 if matches!(event, Ok(watcher::Event::InitDone)) {
                     listed.cancel();
                 }
             })
             .applied_objects()
             // Said above.
-            .filter_map(|service| std::future::ready(service.ok()));
-        (store, stream)
+            .filter_map(|service| std::future::ready(service.ok()))
     }
 }
 

@@ -46,8 +46,23 @@ pub fn configuration(service: &Validated, decisions: &Decisions, settings: &Sett
     if let Some(url) = &service.spec.gateway.limits.store.url {
         data.insert(REDIS_KEY.to_owned(), url.clone());
     }
+    let mut metadata = meta::of_service(service, &name);
+    let guests: Vec<&str> = service
+        .sharing
+        .guests
+        .iter()
+        .map(|guest| guest.service.name.as_str())
+        .collect();
+    if !guests.is_empty() {
+        let hash = names::short_hash(data[SETTINGS_KEY].as_bytes());
+        let annotations = [
+            (labels::GUESTS.to_owned(), guests.join(",")),
+            (labels::FILE_HASH.to_owned(), hash),
+        ];
+        metadata.annotations = Some(annotations.into());
+    }
     let object = ConfigMap {
-        metadata: meta::of_service(service, &name),
+        metadata,
         data: Some(data),
         ..ConfigMap::default()
     };

@@ -1,22 +1,18 @@
 //! The gateway's configuration file, made of the types that `kvasir gateway run` reads it with.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::{NonZeroU16, NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use kvasir_config::gateway::{
-    AnonymousConfig, ApiKeysConfig, AuthConfig, CacheSaltConfig, CertificateName, ClaimConfig, DnsConfig,
-    EngineTlsConfig, EnginesConfig, GatewayConfig, GatewayLimitsConfig, JwksConfig, JwtConfig,
-    LimitStoreConfig, Names, ReviewRuleConfig, RevisionConfig, RoutingConfig, RoutingPolicyConfig,
-    ScopeConfig, ServerTlsConfig, TenantConfig, TenantLimitsConfig, TokenReviewConfig, TracingConfig,
-    WaitingConfig,
+    AnonymousConfig, ApiKeysConfig, AuthConfig, CacheSaltConfig, ClaimConfig, GatewayConfig,
+    GatewayLimitsConfig, JwksConfig, JwtConfig, LimitStoreConfig, Names, ReviewRuleConfig, ScopeConfig,
+    ServerTlsConfig, TenantConfig, TenantLimitsConfig, TokenReviewConfig, TracingConfig,
 };
 use kvasir_operator_api::names::Names as ChildNames;
-use kvasir_operator_api::{
-    AuthMode, JwtSpec, LimitsStoreType, RoutingPolicy, RoutingSpec, Scope, TenantSpec,
-};
+use kvasir_operator_api::{AuthMode, JwtSpec, LimitsStoreType, Scope, TenantSpec};
 
-use super::{config, engine_pod, gateway};
+use super::{config, engine_pod, gateway, gateway_model};
 use crate::groups::Decisions;
 use crate::identity;
 use crate::settings::Settings;
@@ -24,15 +20,18 @@ use crate::validate::Validated;
 
 /// The tenant of every credential where the spec lists none.
 pub const DEFAULT_TENANT: &str = "default";
-/// How often the engines' name is resolved, in seconds: a group that is ready serves within that time.
-const RESOLVE_SECONDS: u32 = 2;
 /// Tolerated difference between clocks, in seconds.
 const SKEW_SECONDS: u32 = 30;
 
-/// The file as a whole. Only `revisions` changes while a rollout goes on.
+/// The file as a whole. Only `revisions` changes while a rollout goes on, and `models` as other services come and go; without decisions it is
+/// the file as the gateway's process needs it at its start.
 pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Settings) -> GatewayConfig {
     let listen = |port: i32| SocketAddr::from((Ipv4Addr::UNSPECIFIED, u16::try_from(port).unwrap_or(0)));
     let limits = &service.spec.gateway.limits;
+    let own = gateway_model::model(service, decisions, settings);
+    // Others' models come and go while the gateway runs, so they are beside the settings that it was started with.
+    let guests = service.sharing.guests.iter().filter(|_| decisions.is_some());
+    let models = guests.map(|guest| gateway_model::model(&guest.service, Some(&guest.decisions), settings));
     GatewayConfig {
         listen: listen(gateway::GATEWAY_PORT),
         operations_listen: listen(gateway::METRICS_PORT),
@@ -43,9 +42,7 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
         }),
         auth: auth(service),
         tenants: tenants(service),
-        served_model_names: std::iter::once(service.model_name().to_owned())
-            .chain(service.spec.model.aliases.iter().cloned())
-            .collect(),
+        served_model_names: own.served_model_names,
         audit_file: None,
         max_body_bytes: u32::try_from(limits.max_body_bytes).unwrap_or(u32::MAX),
         request_timeout_seconds: Some(at_least_one(limits.request_timeout_seconds)),
@@ -59,15 +56,9 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
         cache_salt: CacheSaltConfig {
             secret_file: format!("{}/{}", gateway::SALT_PATH, identity::SALT_KEY).into(),
         },
-        engines: engines(service, settings),
-        revisions: decisions
-            .map(|decisions| revisions(service, decisions))
-            .unwrap_or_default(),
-        routing: RoutingConfig {
-            policy: policy(service.spec.gateway.routing.policy),
-            session_header: session_header(&service.spec.gateway.routing),
-            ..RoutingConfig::default()
-        },
+        engines: own.engines,
+        revisions: own.revisions,
+        routing: own.routing,
         tracing: service
             .spec
             .observability
@@ -77,12 +68,8 @@ pub fn build(service: &Validated, decisions: Option<&Decisions>, settings: &Sett
                 endpoint: spec.endpoint.clone(),
                 sample_percent: u8::try_from(spec.sample_percent).unwrap_or(100),
             }),
-        waiting: WaitingConfig {
-            capacity: at_least_one(limits.max_queue),
-            max_wait_seconds: u32::try_from(limits.queue_timeout_seconds).unwrap_or(1),
-            hold_seconds: 0,
-        },
-        models: Vec::new(),
+        waiting: own.waiting,
+        models: models.collect(),
     }
 }
 
@@ -223,101 +210,12 @@ fn store(service: &Validated) -> Option<LimitStoreConfig> {
     })
 }
 
-/// Ready leaders, by the engines' Service.
-fn engines(service: &Validated, settings: &Settings) -> EnginesConfig {
-    let name = ChildNames::dns(&service.names.engine_service(), &service.namespace);
-    let port = u16::try_from(service.spec.engine.ports.grpc)
-        .ok()
-        .and_then(NonZeroU16::new);
-    EnginesConfig {
-        fixed: Vec::new(),
-        dns: Some(DnsConfig {
-            // Complete, with a dot: no search list is gone through at each look-up.
-            name: format!("{name}.{}.", settings.cluster_domain.trim_matches('.')),
-            port: port.unwrap_or(NonZeroU16::MIN),
-            interval_seconds: RESOLVE_SECONDS,
-        }),
-        endpoint_slices: None,
-        tls: Some(EngineTlsConfig {
-            authorities: certificate(identity::TRUST_KEY),
-            certificate: certificate(identity::CERTIFICATE_KEY),
-            key: certificate(identity::PRIVATE_KEY_KEY),
-            names: vec![CertificateName::Uri(identity::engine(service))],
-        }),
-    }
-}
-
-/// Weights exist while a canary is on trial, and in a service that tries canaries before that too: there the one revision has everything, so
-/// that a gateway that hasn't read the canary's weight yet, because files reach pods late, gives it nothing. Otherwise each revision gets
-/// its part by its engines, which gateways find out themselves.
-fn revisions(service: &Validated, decisions: &Decisions) -> Vec<RevisionConfig> {
-    let Some(weight) = decisions
-        .canary_weight
-        .and_then(|weight| u32::try_from(weight).ok())
-    else {
-        return the_only_one(service, decisions);
-    };
-    let weight = weight.min(100);
-    let mut others = live(decisions);
-    others.retain(|revision| *revision != decisions.target);
-    // What the canary doesn't get is divided equally: mostly there is one other revision.
-    let rest = u32::from(!others.is_empty()) * (100 - weight);
-    let mut all = vec![RevisionConfig {
-        name: decisions.target.clone(),
-        weight: if others.is_empty() { 100 } else { weight },
-    }];
-    let share = rest
-        .checked_div(u32::try_from(others.len()).unwrap_or(1))
-        .unwrap_or(0);
-    all.extend(others.into_iter().map(|name| RevisionConfig {
-        name: name.to_owned(),
-        weight: share,
-    }));
-    all
-}
-
-fn the_only_one(service: &Validated, decisions: &Decisions) -> Vec<RevisionConfig> {
-    match live(decisions).as_slice() {
-        [only] if service.spec.rollout.canary.is_some() => vec![RevisionConfig {
-            name: (*only).to_owned(),
-            weight: 100,
-        }],
-        _ => Vec::new(),
-    }
-}
-
-/// The revisions that groups have.
-fn live(decisions: &Decisions) -> Vec<&str> {
-    let mut all: Vec<&str> = decisions
-        .groups
-        .iter()
-        .map(|group| group.revision.as_str())
-        .collect();
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
-/// Nothing where it is the gateway's own.
-fn session_header(routing: &RoutingSpec) -> Option<String> {
-    let given = routing.session_header.to_ascii_lowercase();
-    (given != RoutingSpec::default().session_header).then_some(given)
-}
-
-fn policy(policy: RoutingPolicy) -> RoutingPolicyConfig {
-    match policy {
-        RoutingPolicy::PrefixAware => RoutingPolicyConfig::PrefixAware,
-        RoutingPolicy::LeastKV => RoutingPolicyConfig::LeastKV,
-        RoutingPolicy::LeastRequests => RoutingPolicyConfig::LeastRequests,
-        RoutingPolicy::RoundRobin => RoutingPolicyConfig::RoundRobin,
-        RoutingPolicy::Session => RoutingPolicyConfig::Session,
-    }
-}
-
-fn certificate(key: &str) -> PathBuf {
+/// A file beside the gateway's certificate.
+pub(super) fn certificate(key: &str) -> PathBuf {
     format!("{}/{key}", engine_pod::TLS_PATH).into()
 }
 
-fn at_least_one(number: i32) -> NonZeroU32 {
+/// A number that the API server keeps above 0.
+pub(super) fn at_least_one(number: i32) -> NonZeroU32 {
     NonZeroU32::new(u32::try_from(number).unwrap_or(0)).unwrap_or(NonZeroU32::MIN)
 }

@@ -8,6 +8,7 @@ pub mod engine_pod;
 pub mod environment;
 pub mod gateway;
 pub mod gateway_config;
+mod gateway_model;
 pub mod ingress;
 pub mod meta;
 pub mod model_image;

@@ -10,13 +10,13 @@
 //!
 //! | Policy | Selects | Allows |
 //! |---|---|---|
-//! | `from-gateway` | engines | gateway pods of this service to grpc |
+//! | `from-gateway` | engines | gateway pods of this service, and of the one that `gatewayRef` names, to grpc |
 //! | `g<id>` | engines of one group | the same group, both ways: rendezvous, collective |
 //! | `dns` | all pods | out to the DNS pods and the node's cache |
 //! | `egress-model` | engines that load | out to the listed addresses |
 //! | `metrics`, `gateway-metrics` | engines, gateway | the monitoring peers to the metrics port |
 //! | `clients` | gateway | the allowed clients to the entrance |
-//! | `gateway-out` | gateway | out to engines, to the listed addresses, and in mode TokenReview to the API server's ports |
+//! | `gateway-out` | gateway | out to engines, to those of services that it serves too, to the listed addresses, and in mode TokenReview to the API server's ports |
 //! | `operator` | engines | the operator's pods to the admin port |
 //! | `deny` | all pods | nothing |
 //!
@@ -33,12 +33,13 @@ use k8s_openapi::api::networking::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kvasir_operator_api::{AuthMode, EgressRule, NetworkMode, labels};
+use kvasir_operator_api::{AuthMode, EgressRule, NetworkMode, labels, names::Names};
 
 use super::gateway::{GATEWAY_PORT, METRICS_PORT};
 use super::meta;
 use crate::child::{Child, Kind};
 use crate::settings::Settings;
+use crate::sharing;
 use crate::validate::Validated;
 
 /// Label that the chart puts on the operator's own pods.
@@ -127,8 +128,17 @@ fn ranks(service: &Validated, id: i32) -> Child {
 
 fn from_gateway(service: &Validated) -> Child {
     let open = ports("TCP", &[service.spec.engine.ports.grpc]);
-    let rules = vec![ingress(vec![pods(gateways(service))], open)];
-    inward(service, "from-gateway", engines(service), rules)
+    // Pods of an own gateway that was given up still end their streams. The other one is named by the spec alone: that it is refused for a
+    // while, or not there yet, cuts nobody off.
+    let mut from = vec![pods(gateways(service))];
+    let host = sharing::reference(&service.spec).map(Names::new);
+    from.extend(host.map(|host| pods(labels::of_component(host.service(), labels::GATEWAY))));
+    inward(
+        service,
+        "from-gateway",
+        engines(service),
+        vec![ingress(from, open)],
+    )
 }
 
 fn dns(service: &Validated) -> Child {
@@ -226,10 +236,12 @@ fn api_server(settings: &Settings) -> NetworkPolicyEgressRule {
 }
 
 fn gateway_out(service: &Validated, settings: &Settings) -> Child {
-    let mut rules = vec![egress(
-        vec![pods(engines(service))],
-        ports("TCP", &[service.spec.engine.ports.grpc]),
-    )];
+    let guests = service.sharing.guests.iter().map(|guest| &guest.service);
+    let to_engines = |service: &Validated| {
+        let open = ports("TCP", &[service.spec.engine.ports.grpc]);
+        egress(vec![pods(engines(service))], open)
+    };
+    let mut rules: Vec<_> = std::iter::once(service).chain(guests).map(to_engines).collect();
     rules.extend(service.spec.network.gateway_egress.iter().map(listed));
     if service.spec.gateway.auth.mode == AuthMode::TokenReview {
         rules.push(api_server(settings));

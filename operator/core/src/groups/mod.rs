@@ -25,7 +25,7 @@ pub mod view;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use kvasir_operator_api::{GroupStatus, Reason, RestingId, RolloutStatus};
+use kvasir_operator_api::{GroupStatus, InferenceServiceStatus, Reason, RestingId, RolloutStatus};
 
 use crate::observed::Observed;
 use crate::settings::Settings;
@@ -134,6 +134,29 @@ pub fn decide(
     decisions.groups.sort_by_key(|group| group.id);
     decisions.delete = deleted;
     decisions
+}
+
+/// What the status says was decided about groups, as far as a gateway must know: which revisions there are, and who gets which share.
+pub fn remembered(service: &Validated, status: &InferenceServiceStatus) -> Decisions {
+    let update = status.update_revision.clone().unwrap_or_default();
+    let current = status.current_revision.clone();
+    let rollout = status.rollout.clone().unwrap_or_default();
+    let failed = rollout.failed_revision.as_ref() == Some(&update);
+    let serves = |group: &GroupStatus| group.ready_since.is_some() && group.unready_since.is_none();
+    let old = |group: &GroupStatus| group.revision != update && !group.draining && serves(group);
+    let old_serves = status.groups.iter().any(old);
+    let is_known = !failed && !update.is_empty();
+    let is_tried =
+        is_known && trial::is_tried(service, &update, current.as_deref(), rollout.promoted, old_serves);
+    let canary = service.spec.rollout.canary.as_ref().filter(|_| is_tried);
+    Decisions {
+        canary_weight: canary.map(|canary| canary.weight_percent),
+        target: current.clone().filter(|_| failed).unwrap_or(update),
+        current,
+        groups: status.groups.clone(),
+        rollout,
+        ..Decisions::default()
+    }
 }
 
 /// As many ready groups as are above the minimum may be evicted, those on leaving nodes first. Groups that aren't ready may

@@ -114,6 +114,21 @@ fn refusal(current: Option<&str>, new: &[&Group]) -> Option<String> {
     fault.min()
 }
 
+/// Whether there is something to try a canary against: groups of an old revision serve, and it hasn't been promoted.
+pub(super) fn is_tried(
+    service: &Validated,
+    update: &str,
+    current: Option<&str>,
+    promoted: bool,
+    old_serves: bool,
+) -> bool {
+    service.spec.rollout.canary.is_some()
+        && current.is_some_and(|current| current != update)
+        && !promoted
+        && service.wanted_groups() > 0
+        && old_serves
+}
+
 /// Rule 6: whether a canary is being tried.
 pub(super) fn canary(
     service: &Validated,
@@ -130,11 +145,7 @@ pub(super) fn canary(
     let old = groups
         .iter()
         .any(|g| g.memory.revision != update && !g.memory.draining && g.ready);
-    if current.is_none_or(|current| current == update)
-        || memory.promoted
-        || service.wanted_groups() == 0
-        || !old
-    {
+    if !is_tried(service, update, current, memory.promoted, old) {
         return false;
     }
     decisions.canary_weight = Some(spec.weight_percent);

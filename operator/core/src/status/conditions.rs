@@ -16,6 +16,7 @@ use crate::field_error::FieldError;
 use crate::groups::recovery;
 use crate::observed::{FailedWrite, Observed};
 use crate::plan::Plan;
+use crate::sharing::Host;
 use crate::text::clip;
 use crate::validate::Validated;
 
@@ -231,6 +232,9 @@ fn over_quota(what: &str) -> Verdict {
 }
 
 fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
+    if let Some(host) = &service.sharing.host {
+        return shared_gateway(host, plan, observed);
+    }
     if !service.spec.gateway.enabled {
         return Verdict::yes(Reason::Disabled, "spec.gateway.enabled is false");
     }
@@ -242,19 +246,72 @@ fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
             format!("0 of {wanted} gateway pods are ready"),
         );
     }
+    available(
+        plan,
+        &route::taken(service, observed),
+        &format!("{ready} gateway pods are ready"),
+    )
+}
+
+/// Gateway pods are ready, as `what` says: whether the way from clients to groups is open.
+fn available(plan: &Plan, route: &Taken, what: &str) -> Verdict {
     if plan.decisions.groups.iter().all(|g| g.state != GroupState::Ready) {
         return Verdict::no(Reason::NoReadyGroups, "no group takes requests");
     }
-    match route::taken(service, observed) {
-        Taken::No(why) => Verdict::no(Reason::RouteNotAccepted, why),
+    match route {
+        Taken::No(why) => Verdict::no(Reason::RouteNotAccepted, why.as_str()),
         Taken::Unknown => Verdict::yes(
             Reason::Available,
+            format!("{what}; no Gateway has said yet whether it serves the HTTPRoute"),
+        ),
+        Taken::Yes => Verdict::yes(Reason::Available, what),
+    }
+}
+
+/// The gateway of another service.
+fn shared_gateway(host: &Host, plan: &Plan, observed: &Observed) -> Verdict {
+    let host = match host {
+        Host::Serves(host) => host,
+        Host::Unfit { why, .. } => return Verdict::no(Reason::NoSharedGateway, why.as_str()),
+    };
+    let name = &host.name;
+    let view = observed.host.as_ref();
+    let ready = view.map_or(0, |view| view.ready_pods);
+    match view {
+        None => Verdict::unknown(
+            Reason::Reconciling,
+            format!("the gateway of InferenceService {name} hasn't been looked at yet"),
+        ),
+        Some(_) if ready == 0 => Verdict::no(
+            Reason::DeploymentUnavailable,
             format!(
-                "{ready} gateway pods are ready; no Gateway has said yet whether it serves the HTTPRoute"
+                "0 of {} gateway pods of InferenceService {name} are ready",
+                host.spec.gateway.replicas
             ),
         ),
-        Taken::Yes => Verdict::yes(Reason::Available, format!("{ready} gateway pods are ready")),
+        // Another change of the file is no reason to doubt a service that was served before it.
+        Some(view) if !view.lists_us || !(view.is_told || was_served_by(host, observed)) => Verdict::unknown(
+            Reason::Reconciling,
+            format!("the gateway of InferenceService {name} isn't told of this service yet"),
+        ),
+        Some(view) => available(
+            plan,
+            &view.route,
+            &format!("{ready} gateway pods of InferenceService {name} are ready"),
+        ),
     }
+}
+
+/// The last status says so.
+fn was_served_by(host: &Validated, observed: &Observed) -> bool {
+    let before = &observed.status;
+    let gateway = before.condition(ConditionType::GatewayReady);
+    let address = before
+        .gateway
+        .as_ref()
+        .and_then(|gateway| gateway.internal_url.as_ref());
+    gateway.is_some_and(|gateway| gateway.status == "True")
+        && address == super::entrance(host, 0).internal_url.as_ref()
 }
 
 fn network(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {

@@ -134,10 +134,21 @@ fn model(service: &Validated, plan: &Plan, observed: &Observed, now: Timestamp) 
     model
 }
 
+/// The entrance: the service's own, or that of the service whose gateway serves it.
 fn gateway(service: &Validated, observed: &Observed) -> Option<GatewayStatus> {
-    if !service.spec.gateway.enabled {
-        return None;
+    if service.sharing.host.is_some() {
+        let ready = observed.host.as_ref().map_or(0, |host| host.ready_pods);
+        return Some(entrance(service.sharing.serving_host()?, ready));
     }
+    service
+        .spec
+        .gateway
+        .enabled
+        .then(|| entrance(service, observed.ready_gateway_pods()))
+}
+
+/// Where the gateway of `service` is found.
+fn entrance(service: &Validated, ready_pods: usize) -> GatewayStatus {
     let scheme = if service.spec.tls.mode == TlsMode::Off {
         "http"
     } else {
@@ -167,11 +178,11 @@ fn gateway(service: &Validated, observed: &Observed) -> Option<GatewayStatus> {
         .flat_map(|route| &route.hostnames);
     let routed = hostnames.clone().find(|host| !host.starts_with('*'));
     let outside = outside.or_else(|| routed.map(|host| format!("https://{host}")));
-    Some(GatewayStatus {
+    GatewayStatus {
         url: Some(outside.unwrap_or_else(|| internal.clone())),
         internal_url: Some(internal),
-        ready_replicas: count(observed.ready_gateway_pods()),
-    })
+        ready_replicas: count(ready_pods),
+    }
 }
 
 fn autoscaling(observed: &Observed) -> AutoscalingStatus {

@@ -4,6 +4,7 @@
 //! settings, an annotation, or knows what isn't built yet. Everything that is wrong is reported at once, each with its field,
 //! as `Accepted=False`. A field that is known and can't be honoured is always refused, never ignored.
 
+mod guest;
 mod names;
 mod network;
 mod overrides;
@@ -24,6 +25,7 @@ use crate::field_error::FieldError;
 use crate::quantity;
 use crate::ranks::Shape;
 use crate::settings::Settings;
+use crate::sharing::Sharing;
 
 /// A service whose spec can be built.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,12 +46,45 @@ pub struct Validated {
     pub promote: Option<String>,
     /// The spec.
     pub spec: InferenceServiceSpec,
+    /// What it shares with other services: nothing until [`sharing::join`](crate::sharing::join) has looked.
+    pub sharing: Sharing,
 }
 
 impl Validated {
+    /// A service whose spec nobody has judged. Its groups have a shape of their own; this one is that of a group of one rank.
+    pub(crate) fn unjudged(service: &InferenceService) -> Self {
+        Self::of(service, Shape::SINGLE)
+    }
+
+    fn of(service: &InferenceService, shape: Shape) -> Self {
+        let metadata = &service.metadata;
+        Self {
+            name: metadata.name.clone().unwrap_or_default(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            names: Names::new(metadata.name.as_deref().unwrap_or_default()),
+            shape,
+            promote: annotation(service, labels::PROMOTE).map(str::to_owned),
+            spec: service.spec.clone(),
+            sharing: Sharing::default(),
+        }
+    }
+
     /// The model id that clients use.
     pub fn model_name(&self) -> &str {
         self.spec.model.name.as_deref().unwrap_or(&self.name)
+    }
+
+    /// All ids that clients may use, each once and with its field; the first one is in answers.
+    pub fn model_names(&self) -> Vec<(String, &str)> {
+        let mut all = vec![("spec.model.name".to_owned(), self.model_name())];
+        for (i, alias) in self.spec.model.aliases.iter().enumerate() {
+            if all.iter().all(|(_, name)| name != alias) {
+                all.push((format!("spec.model.aliases[{i}]"), alias));
+            }
+        }
+        all
     }
 
     /// Groups that should exist.
@@ -84,22 +119,13 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     names::check(spec, &mut errors);
     network::check(&spec.network, &mut errors);
     network::reach(spec, &mut errors);
+    guest::check(service, &mut errors);
     engine(spec, &mut errors);
     needs(spec, shape, settings, &mut errors);
     resources::check("spec.engine.resources", &spec.engine.resources, &mut errors);
     resources::check("spec.gateway.resources", &spec.gateway.resources, &mut errors);
-    let metadata = &service.metadata;
     match shape {
-        Some(shape) if errors.is_empty() => Ok(Validated {
-            name: metadata.name.clone().unwrap_or_default(),
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
-            generation: metadata.generation.unwrap_or_default(),
-            names: Names::new(metadata.name.as_deref().unwrap_or_default()),
-            shape,
-            promote: annotation(service, labels::PROMOTE).map(str::to_owned),
-            spec: spec.clone(),
-        }),
+        Some(shape) if errors.is_empty() => Ok(Validated::of(service, shape)),
         _ => {
             errors.sort();
             Err(errors)
@@ -220,7 +246,8 @@ fn route(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<Fiel
     let mut say = |reason: Reason, message: String| {
         errors.push(FieldError::new("spec.gateway.route", reason, message));
     };
-    if !spec.gateway.enabled {
+    // Behind another service's gateway it's that one's route.
+    if !spec.gateway.enabled && spec.gateway.gateway_ref.is_none() {
         say(
             Reason::InvalidSpec,
             "the route leads to the gateway, and gateway.enabled is false".to_owned(),

@@ -97,6 +97,10 @@ fn gateway(spec: &InferenceServiceSpec) -> Vec<Named<'_>> {
     let password = gateway.limits.store.password_secret_ref.as_ref();
     let one = [
         (
+            "spec.gateway.gatewayRef.name",
+            gateway.gateway_ref.as_ref().map(|host| host.name.as_str()),
+        ),
+        (
             "spec.gateway.ingress.className",
             ingress.and_then(|ingress| ingress.class_name.as_deref()),
         ),

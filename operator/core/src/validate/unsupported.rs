@@ -5,7 +5,6 @@ use kvasir_operator_api::{AcceleratorType, AutoscalingMode, Gang, InferenceServi
 use crate::field_error::FieldError;
 
 /// Refuses each such field that is set.
-#[expect(clippy::too_many_lines, reason = "one table, a row per field")]
 pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
     let scaled = spec
         .autoscaling
@@ -55,19 +54,9 @@ pub(super) fn check(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             "gateway and engines talk to others over mutual TLS only: use Internal or Provided",
         ),
         (
-            spec.gateway.routing.prefix_chars.is_some(),
-            "spec.gateway.routing.prefixChars",
-            "prefixes are compared exactly, by blocks of tokens as engines cache them, and characters of a prompt say nothing of those: leave the field out",
-        ),
-        (
             spec.gateway.state_store.is_some(),
             "spec.gateway.stateStore",
             "the gateway has no routes for responses, files and batches yet, and nothing to store: leave the field out",
-        ),
-        (
-            spec.gateway.gateway_ref.is_some(),
-            "spec.gateway.gatewayRef",
-            "a gateway serves the one model of its own service: set gateway.enabled to true and leave gatewayRef out",
         ),
     ];
     for (is_set, path, message) in fields {

@@ -4,18 +4,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus, labels};
+use kvasir_operator_core::build::route::Taken;
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{
-    CertificatesView, FailedWrite, GroupLoad, NodeView, Observed, PodView, Terminated, Written,
+    CertificatesView, FailedWrite, GroupLoad, HostView, NodeView, Observed, PodView, Terminated, Written,
 };
-use kvasir_operator_core::{Plan, Settings, adopt, plan, status, validate};
+use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, sharing, status, validate};
 use serde_json::{Value, json};
 
 /// Uid of the service.
 pub(crate) const UID: &str = "service-uid";
+
+/// Another service of the namespace, as old as `born` (seconds of the day) says.
+pub(crate) fn other(name: &str, born: u32, spec: Value) -> InferenceService {
+    let mut other = service(spec);
+    other.metadata.name = Some(name.to_owned());
+    other.metadata.uid = Some(format!("uid-of-{name}"));
+    let midnight: Timestamp = "2026-11-29T00:00:00Z".parse().unwrap();
+    other.metadata.creation_timestamp = Some(Time(midnight + SignedDuration::from_secs(born.into())));
+    other
+}
+
+/// The part of a spec that asks for another service's gateway.
+pub(crate) fn behind(host: &str) -> Value {
+    json!({ "gateway": { "enabled": false, "gatewayRef": { "name": host } } })
+}
 
 /// A manifest with the one required field.
 pub(crate) fn service(spec: Value) -> InferenceService {
@@ -41,6 +58,12 @@ pub(crate) struct Pod {
 
 pub(crate) struct Fake {
     pub(crate) service: InferenceService,
+    /// Other services of its namespace, which nobody reconciles.
+    pub(crate) others: Vec<InferenceService>,
+    /// Ready pods of the gateway of the service that ours names, and whether its file lists ours.
+    pub(crate) host: Option<(usize, bool)>,
+    /// Whether that gateway's pods were told of its file.
+    pub(crate) host_is_told: bool,
     pub(crate) settings: Settings,
     pub(crate) objects: BTreeMap<ObjectRef, Live>,
     pub(crate) pods: BTreeMap<String, Pod>,
@@ -67,6 +90,9 @@ impl Fake {
     pub(crate) fn new(spec: Value) -> Self {
         Self {
             service: service(spec),
+            others: Vec::new(),
+            host: None,
+            host_is_told: true,
             settings: Settings {
                 alpha_topology: true,
                 token_reviewers: Some("reviewers".to_owned()),
@@ -111,8 +137,20 @@ impl Fake {
             enforcement: Some(Enforcement::Enforced {
                 unverified: BTreeSet::new(),
             }),
+            host: self.host.map(|(ready_pods, lists_us)| HostView {
+                ready_pods,
+                lists_us,
+                is_told: self.host_is_told,
+                route: Taken::Yes,
+            }),
             status: self.service.status.clone().unwrap_or_default(),
         }
+    }
+
+    /// The service as a round of the operator sees it.
+    pub(crate) fn judge(&self, service: &InferenceService) -> Result<Validated, Vec<FieldError>> {
+        let validated = validate(service, &self.settings)?;
+        sharing::join(service, validated, &self.others, &self.settings)
     }
 
     /// Keeps what a reader sees now, for a later stale read.
@@ -136,7 +174,7 @@ impl Fake {
     fn round(&mut self, mut observed: Observed, service: InferenceService, version: u64) -> Plan {
         // What the operator wrote is in its own memory and never stale.
         observed.written.clone_from(&self.written);
-        let validated = validate(&service, &self.settings).unwrap_or_else(|errors| panic!("{errors:?}"));
+        let validated = self.judge(&service).unwrap_or_else(|errors| panic!("{errors:?}"));
         let made = plan(&validated, &observed, &self.settings, self.now);
         // Twice the work for every round would make the properties slow.
         if self.writes.is_multiple_of(4) {
@@ -194,6 +232,12 @@ impl Fake {
             self.writes += 1;
             if self.pods.get(name).is_some_and(|pod| pod.view.uid == *uid) {
                 self.delete_pod(name);
+            }
+        }
+        for (name, uid, hash) in &made.tell_pods {
+            self.writes += 1;
+            if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.view.uid == *uid) {
+                pod.view.told = Some(hash.clone());
             }
         }
         for (name, uid) in &made.decisions.unlabel_pods {
@@ -264,10 +308,16 @@ impl Fake {
             .filter(|live| live.reference.kind == Kind::StatefulSet)
             .filter_map(|live| live.label(labels::GROUP)?.parse().ok())
             .collect();
+        let mut kinds = self.objects.keys().map(|object| object.kind);
+        let has_gateway = kinds.any(|kind| kind == Kind::Deployment);
+        let is_orphan = |pod: &&Pod| match pod.view.group {
+            Some(id) => !alive.contains(&id),
+            None => pod.view.is_gateway && !has_gateway,
+        };
         let orphans: Vec<String> = self
             .pods
             .values()
-            .filter(|pod| pod.view.group.is_some_and(|id| !alive.contains(&id)))
+            .filter(is_orphan)
             .map(|pod| pod.view.name.clone())
             .collect();
         for name in orphans {

@@ -1,7 +1,7 @@
 //! The laws of the operator, as properties over random histories of an adversarial cluster.
 
 use crate::fake::{self, Fake};
-use kvasir_operator_api::labels;
+use kvasir_operator_api::{NameRef, labels};
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
 use kvasir_operator_core::observed::NodeView;
 use proptest::prelude::*;
@@ -27,6 +27,10 @@ enum Act {
     ReconcileStale,
     LoseStatus,
     ForgetWrites,
+    /// So many other services ask for our gateway.
+    Guests(u8),
+    /// We ask for another one's gateway, which is there or isn't, or have our own.
+    Behind(Option<bool>),
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -47,6 +51,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::ReconcileStale),
         1 => Just(Act::LoseStatus),
         1 => Just(Act::ForgetWrites),
+        1 => (0..4u8).prop_map(Act::Guests),
+        1 => any::<Option<bool>>().prop_map(Act::Behind),
     ]
 }
 
@@ -100,10 +106,33 @@ fn perform(fake: &mut Fake, act: &Act) {
         Act::ReconcileStale => fake.reconcile_stale(),
         Act::LoseStatus => fake.edit(|_| ()),
         Act::ForgetWrites => fake.restart_operator(),
+        Act::Guests(number) => {
+            fake.others
+                .retain(|other| other.metadata.name.as_deref() == Some("host"));
+            let guests =
+                (0..*number).map(|i| fake::other(&format!("guest-{i}"), i.into(), fake::behind("chat")));
+            fake.others.extend(guests);
+        }
+        Act::Behind(host) => behind(fake, *host),
     }
     if matches!(act, Act::LoseStatus) {
         fake.service.status = None;
     }
+}
+
+fn behind(fake: &mut Fake, host: Option<bool>) {
+    fake.others
+        .retain(|other| other.metadata.name.as_deref() != Some("host"));
+    if host == Some(true) {
+        fake.others.push(fake::other("host", 0, json!({})));
+    }
+    fake.host = host.filter(|is_there| *is_there).map(|_| (2, true));
+    fake.edit(|spec| {
+        spec.gateway.enabled = host.is_none();
+        spec.gateway.gateway_ref = host.map(|_| NameRef {
+            name: "host".to_owned(),
+        });
+    });
 }
 
 fn own(fake: &Fake, index: Index) -> Option<ObjectRef> {
@@ -176,6 +205,11 @@ fn assert_fixed_point(fake: &mut Fake, others: &[Live]) {
     assert_eq!(fake.sets().len() as i32, wanted + 1, "with the foreign one");
     for live in others {
         assert_eq!(fake.objects.get(&live.reference), Some(live));
+    }
+    if fake.service.spec.gateway.gateway_ref.is_some() {
+        let gateways = fake.objects.values().filter(|live| live.is_owned_by(fake::UID));
+        let mut gateways = gateways.filter(|live| live.reference.name.starts_with("chat-gateway"));
+        assert_eq!(gateways.next(), None, "a gateway that nobody wants");
     }
     let before = fake.writes;
     assert!(fake.reconcile().is_empty());

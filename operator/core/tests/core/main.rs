@@ -17,3 +17,4 @@ mod manifests;
 mod policies;
 mod rendered;
 mod rollouts;
+mod shared;

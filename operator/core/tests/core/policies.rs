@@ -9,7 +9,7 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, Network
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kvasir_operator_core::build::policy::policies;
-use kvasir_operator_core::{Settings, validate};
+use kvasir_operator_core::{Settings, sharing, validate};
 use serde_json::{Value, json};
 
 use crate::fake;
@@ -466,4 +466,96 @@ fn after_each_policy_written_in_order_inference_goes_on() {
             "after {written} policies"
         );
     }
+}
+
+/// The policies of three services: `chat` has a gateway, `guest` uses it, `other` has its own.
+fn of_three(guest: Value) -> Vec<NetworkPolicy> {
+    let all = [
+        fake::other("chat", 0, json!({})),
+        fake::other("guest", 1, guest),
+        fake::other("other", 2, json!({})),
+    ];
+    let settings = Settings::default();
+    let children = all.iter().flat_map(|service| {
+        let validated = validate(service, &settings).unwrap();
+        let joined = sharing::join(service, validated, &all, &settings).unwrap();
+        policies(&joined, &[0], &settings)
+    });
+    children
+        .map(|child| serde_json::from_value(child.object).unwrap())
+        .collect()
+}
+
+fn pods_of_three() -> Vec<Endpoint> {
+    let part = |name: &'static str, address: &str, service: &str, component: &str| {
+        pod(
+            name,
+            "team",
+            address,
+            &[
+                ("kvasir.dev/service", service),
+                ("kvasir.dev/component", component),
+            ],
+        )
+    };
+    vec![
+        part("chat's gateway", "10.2.0.1", "chat", "gateway"),
+        part("chat's engine", "10.2.0.2", "chat", "engine"),
+        part("guest's engine", "10.2.0.3", "guest", "engine"),
+        part("other's gateway", "10.2.0.4", "other", "gateway"),
+        part("other's engine", "10.2.0.5", "other", "engine"),
+        pod("client", "team", "10.2.0.6", &[("app", "client")]),
+    ]
+}
+
+/// Who reaches which engine on that port.
+fn reached(policies: &[NetworkPolicy], port: i32) -> Vec<String> {
+    let all = pods_of_three();
+    let engines = all.iter().filter(|to| to.name.ends_with("engine"));
+    let pairs = engines.flat_map(|to| all.iter().map(move |from| (from, to)));
+    let open = pairs.filter(|(from, to)| from.name != to.name && allowed(policies, from, to, port, "TCP"));
+    let mut lines: Vec<_> = open
+        .map(|(from, to)| format!("{} -> {}", from.name, to.name))
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn a_shared_gateway_reaches_its_guests_engines_and_no_others_and_nobody_else_does() {
+    let own = [
+        "chat's gateway -> chat's engine",
+        "other's gateway -> other's engine",
+    ];
+    let mut shared = own.to_vec();
+    shared.insert(1, "chat's gateway -> guest's engine");
+    assert_eq!(reached(&of_three(fake::behind("chat")), 50051), shared);
+    // Without the reference neither side opens anything.
+    let alone = json!({ "gateway": { "enabled": false } });
+    assert_eq!(reached(&of_three(alone), 50051), own);
+}
+
+#[test]
+fn a_guests_own_port_is_the_one_that_is_open() {
+    let mut guest = fake::behind("chat");
+    guest["engine"] = json!({ "ports": { "grpc": 50077 } });
+    let all = of_three(guest);
+    assert_eq!(reached(&all, 50077), ["chat's gateway -> guest's engine"]);
+    assert!(!reached(&all, 50051).contains(&"chat's gateway -> guest's engine".to_owned()));
+}
+
+#[test]
+fn a_guest_whose_host_is_not_there_yet_is_closed_to_everybody_else_and_open_to_it() {
+    let guest = fake::other("guest", 1, fake::behind("chat"));
+    let settings = Settings::default();
+    let joined = sharing::join(&guest, validate(&guest, &settings).unwrap(), [], &settings).unwrap();
+    let all: Vec<NetworkPolicy> = policies(&joined, &[0], &settings)
+        .into_iter()
+        .map(|child| serde_json::from_value(child.object).unwrap())
+        .collect();
+    let to_guest: Vec<_> = reached(&all, 50051)
+        .into_iter()
+        .filter(|line| line.ends_with("guest's engine"))
+        .collect();
+    assert_eq!(to_guest, ["chat's gateway -> guest's engine"]);
 }

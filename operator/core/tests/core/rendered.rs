@@ -296,10 +296,6 @@ fn what_the_gateway_cannot_honour_is_refused() {
     };
     refused(json!({ "tls": { "mode": "Off" } }), "spec.tls.mode");
     refused(
-        json!({ "gateway": { "routing": { "prefixChars": 5 } } }),
-        "spec.gateway.routing.prefixChars",
-    );
-    refused(
         json!({ "gateway": { "stateStore": { "claimName": "s" } } }),
         "spec.gateway.stateStore",
     );

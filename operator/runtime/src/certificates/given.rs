@@ -22,6 +22,28 @@ struct Expected {
     field: Option<&'static str>,
     secret: String,
     uris: Vec<String>,
+    whose: Whose,
+}
+
+/// Who shows a certificate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Pods of the service.
+    Pods,
+    /// The gateway of another service, which serves this one.
+    Host,
+    /// The operator, to pods of the service alone.
+    Operator,
+}
+
+impl Whose {
+    /// Whether the two connect to each other.
+    fn meets(self, other: Self) -> bool {
+        !matches!(
+            (self, other),
+            (Self::Host, Self::Operator) | (Self::Operator, Self::Host)
+        )
+    }
 }
 
 /// The Secrets that the pods of the service and the operator need.
@@ -34,13 +56,19 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
             uris: std::iter::once(identity::engine(service))
                 .chain(service.spec.gateway.enabled.then(|| identity::gateway(service)))
                 .collect(),
+            whose: Whose::Pods,
         }],
         (TlsMode::CertManager, _) => wanted
             .iter()
             .map(|subject| Expected {
                 field: None,
                 secret: identity::secret(&service.names, subject),
-                uris: identity::names(service, subject, &settings.cluster_domain).uris,
+                uris: match subject {
+                    Subject::Group { .. } => identity::names(service, subject, &settings.cluster_domain).uris,
+                    // Those of its guests are theirs to wait for.
+                    Subject::Gateway => vec![identity::gateway(service)],
+                },
+                whose: Whose::Pods,
             })
             .collect(),
         _ => Vec::new(),
@@ -49,8 +77,25 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
         field: (service.spec.tls.mode == TlsMode::Provided).then_some("spec.tls.operatorSecretName"),
         secret,
         uris: vec![identity::OPERATOR.to_owned()],
+        whose: Whose::Operator,
+    }));
+    all.extend(host_secret(service).map(|secret| Expected {
+        field: Some("spec.gateway.gatewayRef"),
+        secret,
+        uris: vec![identity::gateway(service)],
+        whose: Whose::Host,
     }));
     all
+}
+
+/// The Secret with what the gateway of the service's host shows to these engines: it must speak for this service too.
+fn host_secret(service: &Validated) -> Option<String> {
+    let host = service.sharing.serving_host()?;
+    match service.spec.tls.mode {
+        TlsMode::Provided => host.spec.tls.secret_name.clone(),
+        TlsMode::CertManager => Some(host.names.gateway_certificate()),
+        TlsMode::Internal | TlsMode::Off => None,
+    }
 }
 
 /// The Secret with what the operator presents itself with, if there is to be one.
@@ -66,7 +111,8 @@ fn own_secret(service: &Validated) -> Option<String> {
 pub(super) fn names(service: &Validated) -> Vec<String> {
     let provided = service.spec.tls.secret_name.clone();
     let provided = provided.filter(|_| service.spec.tls.mode == TlsMode::Provided);
-    provided.into_iter().chain(own_secret(service)).collect()
+    let own = provided.into_iter().chain(own_secret(service));
+    own.chain(host_secret(service)).collect()
 }
 
 /// The Certificate that cert-manager wrote a Secret for. Nothing where the Secret has a controller already, as with cert-manager's option
@@ -83,7 +129,8 @@ pub(super) fn made_for(object: &DynamicObject) -> Option<String> {
 
 /// Whether cert-manager wrote the Secret for a Certificate of this service, which has its name.
 pub(super) fn is_made_for(service: &Validated, name: &str, found: &Found) -> bool {
-    service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name)
+    let is_hosts = host_secret(service).as_deref() == Some(name);
+    service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name) && !is_hosts
 }
 
 /// What the status says about them; nothing where there is no TLS.
@@ -146,7 +193,8 @@ fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<St
             ));
             continue;
         }
-        let stranger = sound.iter().find(|(_, other)| {
+        let peers = sound.iter().filter(|(other, _)| shown.whose.meets(other.whose));
+        let stranger = peers.clone().find(|(_, other)| {
             let authorities = read(*other, TRUST_KEY);
             !chain
                 .iter()
@@ -320,6 +368,75 @@ mod tests {
             now() + CLOCK_SKEW,
         )
         .unwrap()
+    }
+
+    /// A service behind the gateway of `host`, whose Secret is another one of the same authority.
+    fn guest() -> Validated {
+        let manifest = |name: &str, gateway: &serde_json::Value, secret: &str| {
+            let manifest = json!({
+                "apiVersion": "kvasir.dev/v1alpha1",
+                "kind": "InferenceService",
+                "metadata": { "name": name, "namespace": "team", "uid": name },
+                "spec": {
+                    "model": { "source": { "pvc": { "claimName": "models" } } },
+                    "gateway": gateway,
+                    "tls": { "mode": "Provided", "secretName": secret, "operatorSecretName": "own" },
+                },
+            });
+            serde_json::from_value::<kvasir_operator_api::InferenceService>(manifest).unwrap()
+        };
+        let behind = json!({ "enabled": false, "gatewayRef": { "name": "host" } });
+        let (host, guest) = (
+            manifest("host", &json!({}), "hosts"),
+            manifest("chat", &behind, "given"),
+        );
+        let settings = Settings::default();
+        let own = kvasir_operator_core::validate(&guest, &settings).unwrap();
+        kvasir_operator_core::sharing::join(&guest, own, [&host], &settings).unwrap()
+    }
+
+    #[test]
+    fn a_hosts_certificate_must_speak_for_its_guest_and_be_of_an_authority_that_both_have() {
+        let (service, signer) = (guest(), authority());
+        let later = now() + SignedDuration::from_hours(24);
+        // Whom the operator is vouched for by is between it and each service.
+        let operators = authority();
+        let mut own = secret(&operators, &[identity::OPERATOR], later);
+        let both = [&signer, &operators]
+            .map(|held| held.made.certificate.as_str())
+            .concat();
+        own.data.insert(TRUST_KEY.to_owned(), bytes(&both));
+        let mut engines = secret(&signer, &[ENGINE], later);
+        engines.data.insert(TRUST_KEY.to_owned(), bytes(&both));
+        let mut secrets: Secrets = [
+            ("given".to_owned(), engines),
+            ("own".to_owned(), own),
+            (
+                "hosts".to_owned(),
+                secret(
+                    &signer,
+                    &["spiffe://kvasir.dev/ns/team/service/host/gateway"],
+                    later,
+                ),
+            ),
+        ]
+        .into();
+        let problems = |secrets: &Secrets| look(&service, secrets).problems;
+        assert_eq!(
+            problems(&secrets),
+            [format!(
+                "spec.gateway.gatewayRef: Secret hosts: its certificate doesn't carry the URI {GATEWAY}"
+            )]
+        );
+        secrets.insert("hosts".to_owned(), secret(&signer, &[GATEWAY], later));
+        assert!(problems(&secrets).is_empty(), "{:?}", problems(&secrets));
+        secrets.insert("hosts".to_owned(), secret(&authority(), &[GATEWAY], later));
+        let found = problems(&secrets);
+        assert!(
+            found.iter().any(|problem| problem
+                .starts_with("spec.gateway.gatewayRef: Secret hosts: its certificate isn't signed")),
+            "{found:?}"
+        );
     }
 
     #[test]

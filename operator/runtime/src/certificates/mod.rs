@@ -18,11 +18,13 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DynamicObject};
 use kvasir_operator_api::TlsMode;
+use kvasir_operator_api::names::Names;
 use kvasir_operator_core::build::meta;
 use kvasir_operator_core::certificates::{self as rules, CertificatePlan, Leaf, Subject};
 use kvasir_operator_core::child::{Child, Kind, ObjectRef};
 use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, Identity, PRIVATE_KEY_KEY, SALT_KEY, TRUST_KEY};
 use kvasir_operator_core::observed::CertificatesView;
+use kvasir_operator_core::sharing::{Host, reference};
 use kvasir_operator_core::{Settings, Validated, Write};
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -58,6 +60,8 @@ pub(crate) struct Found {
     pub(crate) version: String,
     /// It belongs to the service.
     pub(crate) ours: bool,
+    /// Uid of the object that controls it.
+    pub(crate) controller: Option<String>,
     /// The Certificate that cert-manager made it for.
     pub(crate) made_for: Option<String>,
     pub(crate) data: Data,
@@ -100,11 +104,13 @@ pub(crate) async fn read(
         let data = object.data.get("data").cloned().unwrap_or_default();
         let version = object.metadata.resource_version.clone().unwrap_or_default();
         let made_for = given::made_for(&object);
+        let controller = controller(&object);
         let Some(live) = applier.saw(&reference, object) else {
             continue;
         };
         let found = Found {
             ours: live.is_owned_by(owner),
+            controller,
             uid: live.uid,
             version,
             made_for,
@@ -113,6 +119,12 @@ pub(crate) async fn read(
         secrets.insert(name.clone(), found);
     }
     Ok(secrets)
+}
+
+fn controller(object: &DynamicObject) -> Option<String> {
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true))?;
+    Some(controller.uid.clone())
 }
 
 /// The names of Secrets that a service may have: for all its groups, those that rest included.
@@ -125,6 +137,7 @@ pub(crate) fn names(service: &Validated, groups: impl IntoIterator<Item = i32>) 
     ];
     names.extend(groups.into_iter().map(|id| service.names.group_certificate(id)));
     names.extend(given::names(service));
+    names.extend(bundles_of_others(service).into_iter().map(|(bundle, _)| bundle));
     names.sort();
     names.dedup();
     names
@@ -161,13 +174,46 @@ pub(crate) fn view(
     }
 }
 
-/// The authorities that vouch for the gateway's certificate, as they lie beside it.
+/// The authorities that vouch for the gateway's certificate. Beside it lie, in mode Internal, those of other services' engines too.
 pub(crate) fn trust(service: &Validated, secrets: &Secrets) -> Option<String> {
     let tls = &service.spec.tls;
-    let own = service.names.gateway_certificate();
+    let own = match tls.mode {
+        TlsMode::Internal => service.names.trust_bundle(),
+        TlsMode::CertManager | TlsMode::Provided | TlsMode::Off => service.names.gateway_certificate(),
+    };
     let given = tls.secret_name.as_ref().filter(|_| tls.mode == TlsMode::Provided);
     let found = secrets.get(given.unwrap_or(&own))?;
-    String::from_utf8(found.data.get(TRUST_KEY)?.0.clone()).ok()
+    held::text(&found.data, TRUST_KEY)
+}
+
+/// Trust bundles of the services on the other side of a shared gateway, each with the uid of its owner: in mode Internal each service has an
+/// authority of its own.
+fn bundles_of_others(service: &Validated) -> Vec<(String, String)> {
+    if service.spec.tls.mode != TlsMode::Internal {
+        return Vec::new();
+    }
+    let guests = service.sharing.guests.iter().map(|guest| &guest.service);
+    let guests = guests.map(|guest| (guest.names.trust_bundle(), guest.uid.clone()));
+    let host = reference(&service.spec).map(Names::new);
+    let uid = service.sharing.host.as_ref().and_then(|host| match host {
+        Host::Serves(host) => Some(host.uid.clone()),
+        Host::Unfit { uid, .. } => uid.clone(),
+    });
+    guests
+        .chain(host.zip(uid).map(|(host, uid)| (host.trust_bundle(), uid)))
+        .collect()
+}
+
+/// What those services' pods trust, as far as it is there. A Secret of that name that isn't theirs vouches for nothing.
+fn trust_of_others(service: &Validated, secrets: &Secrets) -> String {
+    let bundles = bundles_of_others(service)
+        .into_iter()
+        .filter_map(|(bundle, uid)| {
+            let found = secrets.get(&bundle)?;
+            let is_theirs = found.controller.as_ref() == Some(&uid);
+            is_theirs.then(|| held::text(&found.data, TRUST_KEY)).flatten()
+        });
+    bundles.collect()
 }
 
 fn leaves(service: &Validated, wanted: &[Subject], secrets: &Secrets, settings: &Settings) -> Vec<HeldLeaf> {
@@ -234,8 +280,17 @@ impl Work<'_> {
         };
         wrote |= self.trust_bundle(&mut secrets, &trust).await?;
         let held = leaves(self.service, self.wanted, &secrets, self.settings);
+        // A gateway knows the engines of its guests, and a guest's engines the gateway of their host.
+        let others = trust_of_others(self.service, &secrets);
+        let is_guest = self.service.sharing.host.is_some();
         for subject in self.wanted {
             let held = held.iter().find(|held| held.leaf.subject == *subject);
+            let meets_others = is_guest != (*subject == Subject::Gateway);
+            let trust = if meets_others {
+                format!("{trust}{others}")
+            } else {
+                trust.clone()
+            };
             wrote |= self.leaf(&secrets, subject, held, &plan, signer, &trust).await?;
         }
         Ok(Worked {

@@ -183,3 +183,81 @@ fn garbage_and_foreign_keys_are_no_certificates() {
     authorities.insert("1.crt".to_owned(), bytes("a"));
     assert!(held::authorities(&authorities).is_empty());
 }
+
+/// `chat` and `coder`, which uses its gateway, as a round of the one that is asked for sees both.
+fn shared(asked: &str, tls: &serde_json::Value) -> Validated {
+    let manifest = |name: &str, gateway: &serde_json::Value| {
+        let manifest = json!({
+            "apiVersion": "kvasir.dev/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": { "name": name, "namespace": "team", "uid": format!("uid-of-{name}") },
+            "spec": {
+                "model": { "source": { "pvc": { "claimName": "models" } } },
+                "gateway": gateway,
+                "tls": tls,
+            },
+        });
+        serde_json::from_value::<kvasir_operator_api::InferenceService>(manifest).unwrap()
+    };
+    let services = [
+        manifest("chat", &json!({})),
+        manifest(
+            "coder",
+            &json!({ "enabled": false, "gatewayRef": { "name": "chat" } }),
+        ),
+    ];
+    let service = services
+        .iter()
+        .find(|service| service.metadata.name.as_deref() == Some(asked))
+        .unwrap();
+    let mut settings = Settings::default();
+    settings.known_kinds.insert(Kind::Certificate);
+    let own = kvasir_operator_core::validate(service, &settings).unwrap();
+    kvasir_operator_core::sharing::join(service, own, &services, &settings).unwrap()
+}
+
+fn bundle(name: &str, controller: &str, trust: &str) -> (String, Found) {
+    let found = Found {
+        controller: Some(controller.to_owned()),
+        data: [(TRUST_KEY.to_owned(), bytes(trust))].into(),
+        ..Found::default()
+    };
+    (name.to_owned(), found)
+}
+
+#[test]
+fn the_other_side_of_a_shared_gateway_is_trusted_by_its_own_bundle_and_by_no_secret_of_that_name() {
+    let tls = json!({ "mode": "Internal" });
+    let theirs = bundle("coder-trust", "uid-of-coder", "guest's authority");
+    let foreign = bundle("coder-trust", "uid-of-somebody", "false authority");
+    let host = shared("chat", &tls);
+    assert!(names(&host, []).contains(&"coder-trust".to_owned()));
+    assert_eq!(trust_of_others(&host, &[theirs].into()), "guest's authority");
+    assert_eq!(trust_of_others(&host, &[foreign].into()), "");
+    let guest = shared("coder", &tls);
+    assert!(names(&guest, []).contains(&"chat-trust".to_owned()));
+    let hosts = bundle("chat-trust", "uid-of-chat", "host's authority");
+    assert_eq!(trust_of_others(&guest, &[hosts].into()), "host's authority");
+}
+
+#[test]
+fn what_clients_are_given_vouches_for_the_gateway_alone() {
+    let host = shared("chat", &json!({ "mode": "Internal" }));
+    let beside = bundle("chat-gateway-tls", "uid-of-chat", "own and guests'");
+    let own = bundle("chat-trust", "uid-of-chat", "own");
+    assert_eq!(trust(&host, &[beside, own].into()).as_deref(), Some("own"));
+}
+
+#[test]
+fn a_guest_never_takes_its_hosts_secret_for_its_own() {
+    let issuer = json!({ "mode": "CertManager", "issuerRef": { "name": "ca" } });
+    let name = "chat-gateway-tls";
+    let found = Found {
+        made_for: Some(name.to_owned()),
+        ..Found::default()
+    };
+    assert!(given::is_made_for(&shared("chat", &issuer), name, &found));
+    let guest = shared("coder", &issuer);
+    assert!(names(&guest, []).contains(&name.to_owned()));
+    assert!(!given::is_made_for(&guest, name, &found));
+}

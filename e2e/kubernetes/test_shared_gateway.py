@@ -1,0 +1,238 @@
+"""One gateway for several services, on a real API server: what each side is told, and what happens when the other comes, changes or goes."""
+
+import base64
+import subprocess
+
+import yaml
+from running import wait_until
+
+KEYS = {"apiKeySecrets": [{"name": "keys"}]}
+OWN = {"enabled": True, "replicas": 1, "auth": KEYS}
+
+
+def behind(host, **more):
+    return {"enabled": False, "gatewayRef": {"name": host}, **more}
+
+
+def gateway_file(space, name="chat"):
+    """What the gateway of a service reads; empty while there is none."""
+    found = space.get("ConfigMap", f"{name}-gateway-config")
+    return yaml.safe_load(found["data"]["gateway.yaml"]) if found else {}
+
+
+def models(space, name="chat"):
+    """Names of the models beside a gateway's own."""
+    return [model["servedModelNames"] for model in gateway_file(space, name).get("models", [])]
+
+
+def template(space):
+    deployment = space.get("Deployment", "chat-gateway")
+    return deployment["spec"]["template"], deployment["metadata"]["generation"]
+
+
+def trusted(space, secret):
+    """Certificates of the authorities that a Secret's owner trusts."""
+    found = space.get("Secret", secret)
+    text = base64.b64decode(found["data"]["ca.crt"]).decode() if found else ""
+    return set(text.split("-----END CERTIFICATE-----\n")) - {""}
+
+
+def said(certificate):
+    """The names in a certificate."""
+    done = subprocess.run(["openssl", "x509", "-noout", "-ext", "subjectAltName"], input=certificate, capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+def reaches(space, policy, direction):
+    """Services whose pods a policy lets in or out to."""
+    peers = {"ingress": "from", "egress": "to"}[direction]
+    found = [peer for rule in space.get("NetworkPolicy", policy)["spec"][direction] for peer in rule[peers]]
+    return sorted(peer["podSelector"]["matchLabels"]["kvasir.dev/service"] for peer in found if "podSelector" in peer)
+
+
+def test_two_services_are_served_by_one_gateway_and_both_say_so(api, cluster, space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.ready()
+    pods, before = space.uids(component="gateway"), template(space)
+    space.create("coder", model={"source": {"pvc": {"claimName": "models"}}, "name": "small", "aliases": ["tiny"]},
+                 gateway=behind("chat", routing={"policy": "LeastKV", "prefixChars": 500}, limits={"maxQueue": 7}))
+    space.ready("coder")
+    # The file lists it, with its engines and how they are chosen.
+    file = gateway_file(space)
+    assert file["servedModelNames"] == ["chat"]
+    [model] = file["models"]
+    assert model["servedModelNames"] == ["small", "tiny"]
+    assert model["engines"]["dns"]["name"] == f"coder-engines.{space.name}.svc.cluster.local."
+    assert model["engines"]["tls"]["names"] == [f"uri:spiffe://kvasir.dev/ns/{space.name}/service/coder/engine"]
+    assert (model["routing"]["policy"], model["routing"]["prefixChars"], model["waiting"]["capacity"]) == ("LeastKV", 500, 7)
+    # Statuses say where both are found.
+    own, other = (space.status(name)["gateway"] for name in ("chat", "coder"))
+    assert other == own and own["url"] == f"https://chat-gateway.{space.name}.svc"
+    assert "of InferenceService chat" in space.message("GatewayReady", "coder")
+    # It has no gateway of its own.
+    made = {(kind, name) for kind, name in space.children("coder") if "gateway" in name}
+    assert made == {("NetworkPolicy", "coder-from-gateway")}
+    # Each trusts the other, and the way is open there and there alone.
+    wait_until(lambda: trusted(space, "chat-gateway-tls") == trusted(space, "chat-trust") | trusted(space, "coder-trust"), "the gateway's trust")
+    wait_until(lambda: trusted(space, "coder-g0-certificate") == trusted(space, "chat-trust") | trusted(space, "coder-trust"), "the engines' trust")
+    assert trusted(space, "chat-g0-certificate") == trusted(space, "chat-trust")
+    certificate = base64.b64decode(space.get("Secret", "chat-gateway-tls")["data"]["tls.crt"])
+    names = said(certificate)
+    assert f"URI:spiffe://kvasir.dev/ns/{space.name}/service/coder/gateway" in names
+    assert reaches(space, "coder-from-gateway", "ingress") == ["chat", "coder"]
+    assert reaches(space, "chat-gateway-out", "egress") == ["chat", "coder"]
+    # Nobody was restarted for it.
+    assert (space.uids(component="gateway"), template(space)) == (pods, before)
+    explained = cluster.kubectl("-n", space.name, "get", "kis", "coder", "-o", "wide").stdout
+    assert "True" in explained and f"https://chat-gateway.{space.name}.svc" in explained
+    # The kubelets of its pods hear of the file at once.
+    told = space.get("ConfigMap", "chat-gateway-config")["metadata"]["annotations"]["kvasir.dev/file-hash"]
+    assert [pod["metadata"]["annotations"]["kvasir.dev/file-hash"] for pod in space.pods("gateway")] == [told]
+    # Once both are at rest, nothing is written any more.
+    for name in ("chat", "coder"):
+        space.at_rest(name)
+
+
+def test_a_service_waits_for_the_gateway_that_it_names_and_is_served_when_it_comes(space, operators):
+    operators().wait_for("working")
+    space.create("coder", gateway=behind("chat"))
+    space.wait("EnginesReady", "True", name="coder")
+    space.wait("GatewayReady", "False", "NoSharedGateway", name="coder")
+    assert "there is no InferenceService chat" in space.message("GatewayReady", "coder")
+    assert space.condition("Ready", "coder") == ("False", "GatewayNotReady")
+    before = space.uids(name="coder")
+    # Neither one without a gateway nor one that uses another's will do, and each heals without a hand on the other.
+    space.create(gateway={"enabled": False})
+    space.wait("GatewayReady", "False", "NoSharedGateway", name="coder")
+    wait_until(lambda: "has no gateway" in space.message("GatewayReady", "coder"), lambda: space.status("coder"))
+    space.change({"gateway": behind("third")})
+    wait_until(lambda: "name third" in space.message("GatewayReady", "coder"), lambda: space.status("coder"))
+    space.change({"gateway": {**OWN, "gatewayRef": None}})
+    space.ready("coder")
+    space.ready()
+    assert models(space) == [["coder"]]
+    assert space.uids(name="coder") == before
+
+
+def test_a_service_goes_from_its_own_gateway_to_a_shared_one_and_back_and_keeps_its_engines(space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.create("coder")
+    space.ready()
+    space.ready("coder")
+    before = space.uids(name="coder")
+    space.change({"gateway": {"enabled": False, "gatewayRef": {"name": "chat"}, "replicas": 2, "auth": None}}, "coder")
+    space.wait("Accepted", "True", name="coder")
+    space.ready("coder")
+    wait_until(lambda: models(space) == [["coder"]] and not space.pods("gateway", "coder"), lambda: (models(space), space.pods("gateway", "coder")))
+    left = lambda: {(kind, name) for kind, name in space.children("coder") if "gateway" in name} - {("Secret", "coder-gateway-salt")}  # noqa: E731
+    wait_until(lambda: left() == {("NetworkPolicy", "coder-from-gateway")}, left)
+    space.change({"gateway": {**OWN, "gatewayRef": None}}, "coder")
+    space.ready("coder")
+    wait_until(lambda: models(space) == [], lambda: models(space))
+    assert space.status("coder")["gateway"]["url"] == f"https://coder-gateway.{space.name}.svc"
+    assert space.uids(name="coder") == before
+    assert reaches(space, "chat-gateway-out", "egress") == ["chat"]
+
+
+def test_a_name_that_is_taken_is_refused_at_its_field_and_free_again_when_its_owner_goes(api, space, operators):
+    operators().wait_for("working")
+    space.create()
+    first = {"source": {"pvc": {"claimName": "models"}}, "name": "small"}
+    space.create("elder", model=first, gateway=behind("chat"))
+    space.ready("elder")
+    space.create("younger", model={**first, "name": "large", "aliases": ["small"]}, gateway=behind("chat"))
+    space.wait("Accepted", "False", "NameCollision", name="younger")
+    message = space.message("Accepted", "younger")
+    assert message.startswith("spec.model.aliases[0]: ") and "InferenceService elder" in message
+    space.create("greedy", model={**first, "name": "chat"}, gateway=behind("chat"))
+    space.wait("Accepted", "False", "NameCollision", name="greedy")
+    assert space.message("Accepted", "greedy").startswith("spec.model.name: ")
+    assert models(space) == [["small"]]
+    api.delete("InferenceService", space.name, "elder")
+    space.ready("younger")
+    wait_until(lambda: models(space) == [["large", "small"]], lambda: models(space))
+
+
+def test_whichever_side_is_deleted_the_other_goes_on_and_nothing_is_left(api, space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.create("coder", gateway=behind("chat"))
+    space.create("poet", gateway=behind("chat"))
+    for name in ("chat", "coder", "poet"):
+        space.ready(name)
+    pods = space.uids(component="gateway")
+    wait_until(lambda: models(space) == [["coder"], ["poet"]], lambda: models(space))
+    api.delete("InferenceService", space.name, "poet")
+    wait_until(lambda: models(space) == [["coder"]], lambda: models(space))
+    wait_until(lambda: not space.children("poet"), "the children go")
+    wait_until(lambda: reaches(space, "chat-gateway-out", "egress") == ["chat", "coder"], "the way is closed")
+    assert space.uids(component="gateway") == pods
+    space.ready()
+    engines = space.uids(name="coder")
+    api.delete("InferenceService", space.name, "chat")
+    space.wait("GatewayReady", "False", "NoSharedGateway", name="coder")
+    wait_until(lambda: not space.children(), "the children go")
+    assert "gateway" not in space.status("coder")
+    # A new one of that name has another authority, and serves it.
+    space.create()
+    space.ready("coder")
+    wait_until(lambda: trusted(space, "chat-trust") and trusted(space, "chat-trust") < trusted(space, "coder-g0-certificate"), "the new authority is trusted")
+    assert space.uids(name="coder") == engines
+
+
+def test_other_certificates_than_the_gateways_are_refused_at_their_field(space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.create("coder", gateway=behind("chat"), tls={"mode": "Provided", "secretName": "given"})
+    space.wait("Accepted", "False", "InvalidSpec", name="coder")
+    assert space.message("Accepted", "coder").startswith("spec.tls.mode: the gateway of InferenceService chat has certificates of mode Internal")
+    space.change({"tls": {"mode": "Internal", "secretName": None}}, "coder")
+    space.ready("coder")
+
+
+def test_a_gateway_whose_pods_are_not_ready_is_named_and_so_is_one_that_a_bad_edit_froze(space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.create("coder", gateway=behind("chat"))
+    space.ready("coder")
+    space.script({"pods": "chat-gateway-*", "neverReady": True})
+    space.wait("GatewayReady", "False", "DeploymentUnavailable", name="coder")
+    assert space.message("GatewayReady", "coder") == "0 of 1 gateway pods of InferenceService chat are ready"
+    space.script()
+    space.ready("coder")
+    file = gateway_file(space)
+    space.change({"scheduling": {"gang": "Volcano"}})
+    space.wait("GatewayReady", "False", "NoSharedGateway", name="coder")
+    assert "spec.scheduling.gang" in space.message("GatewayReady", "coder")
+    # What runs goes on: nothing is taken from it.
+    assert gateway_file(space) == file
+    assert trusted(space, "chat-trust") < trusted(space, "coder-g0-certificate")
+    assert reaches(space, "coder-from-gateway", "ingress") == ["chat", "coder"]
+    space.change({"scheduling": {"gang": "None"}})
+    space.ready("coder")
+    # Nor does a bad edit of a service take it from the gateway that serves it.
+    space.change({"scheduling": {"gang": "Volcano"}}, "coder")
+    space.wait("Accepted", "False", "Unsupported", name="coder")
+    space.change({"gateway": {"limits": {"maxQueue": 5}}})
+    wait_until(lambda: gateway_file(space)["waiting"]["capacity"] == 5, lambda: gateway_file(space))
+    assert models(space) == [["coder"]]
+
+
+def test_the_share_of_a_canary_reaches_the_gateway_that_serves_it(space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.create("coder", replicas=2, rollout={"canary": {"weightPercent": 10, "pauseSeconds": 0}}, gateway=behind("chat"))
+    space.ready("coder")
+    pods = space.uids(component="gateway")
+    shares = lambda: [revision["weight"] for revision in gateway_file(space)["models"][0]["revisions"]]  # noqa: E731
+    wait_until(lambda: shares() == [100], shares)
+    space.change({"restartedAt": "again"}, "coder")
+    wait_until(lambda: shares() == [10, 90], shares)
+    space.wait("Progressing", "True", "CanaryPaused", name="coder")
+    update = space.status("coder")["updateRevision"]
+    space.api.patch("InferenceService", space.name, "coder", {"metadata": {"annotations": {"kvasir.dev/promote": update}}})
+    space.wait("Progressing", "False", "Complete", name="coder", seconds=240)
+    wait_until(lambda: [r["name"] for r in gateway_file(space)["models"][0]["revisions"]] == [update], shares)
+    assert space.uids(component="gateway") == pods
