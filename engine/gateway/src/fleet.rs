@@ -1,7 +1,7 @@
 //! What keeps the engines of all models followed: starts models, replaces those that change, and lets those go that aren't served any more.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvasir_config::gateway::{CertificateName, EngineTlsConfig, GatewayConfig, ModelConfig};
 use kvasir_edge::{EdgeConfig, Figures};
@@ -19,6 +19,9 @@ use crate::pools::{Model, Pools};
 /// The largest bucket of token counts; requests of longer contexts count above it.
 const MAX_BUCKET_TOKENS: u32 = 1 << 20;
 
+/// How long a model is served as before while no engine can be reached as it's configured now.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Which certificates the first model's engines are shown, in logs.
 const ENGINES: &str = "engines";
 
@@ -30,15 +33,23 @@ pub(crate) struct Fleet {
     clock: Clock,
     first: Kept,
     /// In the order of the configuration in effect.
-    others: Vec<Kept>,
+    others: Vec<Place>,
     /// No longer served here, and kept until what runs there has ended.
     retired: Vec<Kept>,
+}
+
+/// Where a model is served that isn't the first one.
+struct Place {
+    now: Kept,
+    /// As it's configured, where that needs another pool. It takes over once it has engines, so that nobody is refused meanwhile.
+    next: Option<Kept>,
 }
 
 /// A model whose engines are followed, or will be as soon as they can.
 struct Kept {
     /// What it was started with.
     config: ModelConfig,
+    made: Instant,
     pool: Arc<Pool>,
     following: Option<Following>,
 }
@@ -69,7 +80,7 @@ impl Fleet {
         first.follow(tls, outside).map_err(StartError::Outside)?;
         let others = models.map(|model| Kept::new(model, &text, IsFirst(false), clock));
         Ok(Self {
-            others: others.collect(),
+            others: others.map(Place::of).collect(),
             text,
             clock,
             first,
@@ -84,7 +95,8 @@ impl Fleet {
 
     /// Where requests are served by the configuration that was taken over last.
     pub(crate) fn pools(&self, config: &GatewayConfig) -> Pools {
-        let kept = std::iter::once(&self.first).chain(&self.others);
+        let others = self.others.iter().map(|place| &place.now);
+        let kept = std::iter::once(&self.first).chain(others);
         let mut models = config.all_models().into_iter().zip(kept).map(|(config, kept)| {
             let settings = ModelSettings::of(&config);
             Model {
@@ -107,17 +119,33 @@ impl Fleet {
         }
         let mut old = std::mem::take(&mut self.others);
         for model in models.into_iter().skip(1) {
-            let same = old.iter().position(|kept| kept.goes_on_as(&model));
-            self.others.push(if let Some(place) = same {
-                let kept = old.swap_remove(place);
-                kept.pool.apply(&ModelSettings::of(&model));
-                kept
+            let known = old
+                .iter()
+                .position(|place| name(&place.now.config) == name(&model));
+            let place = if let Some(place) = known {
+                let place = old.swap_remove(place);
+                place.changed(model, &self.text, self.clock)
             } else {
                 tracing::info!(model = name(&model), "a model is served from now on");
-                Kept::new(model, &self.text, IsFirst(false), self.clock)
-            });
+                Place::of(Kept::new(model, &self.text, IsFirst(false), self.clock))
+            };
+            self.others.push(place);
         }
-        self.retired.append(&mut old);
+        // What was to follow them hasn't been asked for anything.
+        self.retired.extend(old.into_iter().map(|place| place.now));
+        self.advance();
+    }
+
+    /// Lets models be served as they are configured, where that is possible now. Answers whether something has changed: then look
+    /// [`pools`](Self::pools) up again and [`dismiss`](Self::dismiss) the others.
+    pub(crate) fn advance(&mut self) -> bool {
+        let before = self.retired.len();
+        for place in &mut self.others {
+            if let Some(next) = place.next.take_if(|next| next.is_due(&place.now)) {
+                self.retired.push(std::mem::replace(&mut place.now, next));
+            }
+        }
+        self.retired.len() > before
     }
 
     /// Calls those away who wait for models that aren't served any more or are served anew; what runs there goes on.
@@ -136,7 +164,8 @@ impl Fleet {
     pub(crate) async fn start_missing(&mut self, outside: &mut Outside) -> Vec<(String, Result<(), String>)> {
         self.retired.retain(|kept| !kept.pool.is_idle());
         let mut tried = Vec::new();
-        for kept in self.others.iter_mut().filter(|kept| kept.following.is_none()) {
+        let newest = self.others.iter_mut().map(Place::newest);
+        for kept in newest.filter(|kept| kept.following.is_none()) {
             let followed = match load(kept.config.engines.tls.clone()).await {
                 Ok(tls) => kept.follow(tls, outside).map_err(|error| error.to_string()),
                 Err(reason) => Err(reason),
@@ -148,7 +177,7 @@ impl Fleet {
 
     /// What is reported under these names belongs to models that are served.
     pub(crate) fn which(&self) -> Vec<String> {
-        let others = self.others.iter().map(Kept::which);
+        let others = self.others.iter().map(|place| place.now.which());
         others.chain([ENGINES.to_owned()]).collect()
     }
 
@@ -159,7 +188,8 @@ impl Fleet {
             Some((which, tls, Arc::clone(&kept.pool)))
         };
         let first = of(ENGINES.to_owned(), &self.first);
-        let others = self.others.iter().filter_map(|kept| of(kept.which(), kept));
+        let others = self.others.iter().map(|place| &place.now);
+        let others = others.filter_map(|kept| of(kept.which(), kept));
         first.into_iter().chain(others).collect()
     }
 }
@@ -167,6 +197,31 @@ impl Fleet {
 /// Whether a model is the file's first one, whose figures bear no name.
 #[derive(Clone, Copy)]
 struct IsFirst(bool);
+
+impl Place {
+    fn of(now: Kept) -> Self {
+        Self { now, next: None }
+    }
+
+    /// The model as it's configured.
+    fn newest(&mut self) -> &mut Kept {
+        self.next.as_mut().unwrap_or(&mut self.now)
+    }
+
+    /// The same model by a new version of the configuration.
+    fn changed(mut self, model: ModelConfig, text: &EdgeConfig, clock: Clock) -> Self {
+        let settings = ModelSettings::of(&model);
+        self.now.pool.apply(&settings);
+        if self.now.goes_on_as(&model) {
+            self.next = None;
+        } else if let Some(next) = self.next.as_ref().filter(|next| next.goes_on_as(&model)) {
+            next.pool.apply(&settings);
+        } else {
+            self.next = Some(Kept::new(model, text, IsFirst(false), clock));
+        }
+        self
+    }
+}
 
 impl Kept {
     fn new(config: ModelConfig, text: &EdgeConfig, IsFirst(is_first): IsFirst, clock: Clock) -> Self {
@@ -189,6 +244,7 @@ impl Kept {
         );
         Self {
             config,
+            made: Instant::now(),
             pool,
             following: None,
         }
@@ -203,6 +259,12 @@ impl Kept {
             _task: task,
         });
         Ok(())
+    }
+
+    /// Whether it should be served here and no longer where it is `now`.
+    fn is_due(&self, now: &Self) -> bool {
+        let is_late = self.following.is_some() && self.made.elapsed() > CHANGE_PATIENCE;
+        self.pool.has_engine() || !now.pool.has_engine() || is_late
     }
 
     /// Whether a new version of the model can be served by this pool. Engines, routing, the room and the name of the figures are those that it

@@ -135,6 +135,7 @@ impl Reloader {
         let mut last_seen = self.file.digest;
         loop {
             self.follow_models().await;
+            self.advance_models();
             self.follow_certificates().await;
             tokio::select! {
                 () = tokio::time::sleep(INTERVAL) => {}
@@ -210,6 +211,15 @@ impl Reloader {
                     self.refuse(&which, reason);
                 }
             }
+        }
+    }
+
+    /// Takes over what of the models can be served as configured only now.
+    fn advance_models(&mut self) {
+        if self.fleet.advance() {
+            let pools = self.fleet.pools(&self.file.config);
+            self.live.store(Arc::new(self.file.live(&self.outside, pools)));
+            self.fleet.dismiss();
         }
     }
 

@@ -272,6 +272,11 @@ impl Core {
         self.room.signal(now)
     }
 
+    /// Whether some engine that takes requests can be used.
+    pub(super) fn has_engine(&self, now: Micros) -> bool {
+        self.state(None, now) != Engines::MayCome
+    }
+
     pub(super) fn is_ready(&self, now: Micros) -> bool {
         let door = Door {
             engines: self.state(None, now),

@@ -150,6 +150,12 @@ impl Pool {
         self.lock().is_ready(now)
     }
 
+    /// Whether an engine can be used.
+    pub(crate) fn has_engine(&self) -> bool {
+        let now = self.clock.now();
+        self.lock().has_engine(now)
+    }
+
     /// All engines, for figures.
     pub(crate) fn engines(&self) -> Vec<EngineView> {
         let now = self.clock.now();

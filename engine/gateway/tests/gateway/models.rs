@@ -7,7 +7,9 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
+use crate::revisions::drain;
 use crate::secure::{ENGINE, GATEWAY, Pki, RIGHT, SecureEngine, SecureGateway};
 use crate::support::*;
 
@@ -60,6 +62,14 @@ async fn both() -> (TestEngine, TestEngine, TestGateway) {
     let gateway = gateway.with_engines(1).await;
     large_is_usable(&gateway).await;
     (small, large, gateway)
+}
+
+/// An address at which nothing answers, also not an engine of another test, for as long as the socket is held.
+fn taken() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 fn named(model: &str, mut body: Value) -> Value {
@@ -251,8 +261,9 @@ async fn a_model_comes_and_goes_while_streams_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_wait_in_their_own_models_room_and_are_answered_or_sent_away_when_that_changes() {
     let small = TestEngine::start(engine("s", "small-file", 1)).await;
+    let (_kept, nowhere) = taken();
     let parked = ", waiting: {holdSeconds: 3600, capacity: 2}";
-    let gateway = TestGateway::start(&[small.address], options(&with_large(nowhere(), parked))).await;
+    let gateway = TestGateway::start(&[small.address], options(&with_large(nowhere, parked))).await;
     let gateway = gateway.with_engines(1).await;
     let num_waiting = async |number: f64| {
         eventually("requests that wait", async || {
@@ -286,12 +297,12 @@ async fn requests_wait_in_their_own_models_room_and_are_answered_or_sent_away_wh
         answer.text
     );
     // Once more without engines, and then without the model.
-    gateway.write_config(&with_large(nowhere(), parked));
+    let _draining = drain(&large);
+    gateway.write_config(&with_large(nowhere, parked));
     let gone = async {
         num_waiting(1.0).await;
         gateway.write_config("servedModelNames: [small]");
     };
-    large.kill().await;
     let (answer, ()) = futures::join!(ask(), gone);
     assert_eq!(answer.status, 404, "{}", answer.text);
     assert!(answer.text.contains("large"), "{}", answer.text);
@@ -322,9 +333,61 @@ async fn what_may_change_without_new_queues_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_whose_routing_changes_is_answered_all_the_while() {
+    let (_small, large, gateway) = both().await;
+    let ask = async || gateway.complete("a", named("large", body("hi", 1))).await.status;
+    for _ in 0..5 {
+        assert_eq!(ask().await, 200);
+    }
+    let (mut routed, mut asked) = (5.0, 5.0);
+    gateway.write_config(&with_large(large.address, ", routing: {policy: LeastRequests}"));
+    // New queues count from 0.
+    while routed == asked {
+        assert_eq!(ask().await, 200);
+        asked += 1.0;
+        routed = of_large(&gateway, "routed_requests_total", "").await;
+    }
+    large_is_usable(&gateway).await;
+    assert_eq!(ask().await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weights_of_revisions_are_those_of_the_model() {
+    let small = TestEngine::start(engine("s", "small-file", 1)).await;
+    let revision = |instance, revision| EngineOptions {
+        revision,
+        ..engine(instance, "large-file", 2)
+    };
+    let old = TestEngine::start(revision("o", "old")).await;
+    let new = TestEngine::start(revision("n", "new")).await;
+    let more = format!(
+        "servedModelNames: [small]\nrevisions: [{{name: old, weight: 1}}, {{name: new, weight: 0}}]\n\
+         models: [{{servedModelNames: [large], revisions: [{{name: old, weight: 0}}, {{name: new, weight: 1}}], \
+         engines: {{static: [{{address: \"{}\"}}, {{address: \"{}\"}}]}}}}]",
+        old.address, new.address
+    );
+    let gateway = TestGateway::start(&[small.address], options(&more)).await;
+    let gateway = gateway.with_engines(1).await;
+    eventually("both engines", async || {
+        of_large(&gateway, "engines", ",state=\"usable\"").await == 2.0
+    })
+    .await;
+    for (model, engine) in [("large", "n/0/0"), ("small", "s/0/0")] {
+        for number in 0..3 {
+            let id = format!("{model}-{number}");
+            let asked = gateway.request("a", "/v1/completions", &named(model, body("hi", 1)));
+            let answer = Answer::of(asked.header("x-request-id", &id)).await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            assert_eq!(gateway.audited(&id).await["engines"], json!([engine]));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_is_ready_when_one_of_its_models_is() {
     let large = TestEngine::start(engine("l", "large-file", 2)).await;
-    let gateway = TestGateway::start(&[nowhere()], options(&with_large(large.address, ""))).await;
+    let (_kept, nowhere) = taken();
+    let gateway = TestGateway::start(&[nowhere], options(&with_large(large.address, ""))).await;
     large_is_usable(&gateway).await;
     eventually("readiness", async || gateway.is_ready().await).await;
     assert_eq!(
@@ -335,15 +398,16 @@ async fn a_gateway_is_ready_when_one_of_its_models_is() {
         gateway.complete("a", named("small", body("hi", 1))).await.status,
         503
     );
-    large.kill().await;
+    let _draining = drain(&large);
     eventually("no readiness", async || !gateway.is_ready().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_models_are_refused_before_anything_waits() {
+    let (_kept, nowhere) = taken();
     let parked = ", waiting: {holdSeconds: 3600}";
-    let more = with_large(nowhere(), parked) + "\nwaiting: {holdSeconds: 3600}";
-    let gateway = TestGateway::start(&[nowhere()], options(&more)).await;
+    let more = with_large(nowhere, parked) + "\nwaiting: {holdSeconds: 3600}";
+    let gateway = TestGateway::start(&[nowhere], options(&more)).await;
     let ask = async |path: &str, text: String| {
         let request = gateway.client.post(format!("{}{path}", gateway.url));
         Answer::of(request.bearer_auth(&gateway.keys["a"]).json_text(text)).await

@@ -96,7 +96,7 @@ async fn an_engine_with_other_assets_than_its_revision_is_refused() {
 }
 
 /// As an engine does that is told to drain: it takes nothing new, and what runs there goes on.
-fn drain(engine: &TestEngine) -> tokio_util::task::AbortOnDropHandle<u32> {
+pub(crate) fn drain(engine: &TestEngine) -> tokio_util::task::AbortOnDropHandle<u32> {
     let engine = std::sync::Arc::clone(&engine.engine);
     let draining = async move { engine.drain(std::time::Duration::from_secs(30)).await };
     tokio_util::task::AbortOnDropHandle::new(tokio::spawn(draining))

@@ -438,12 +438,6 @@ impl Events {
     }
 }
 
-/// An address at which nothing answers.
-pub(crate) fn nowhere() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
-
 /// Polls with a generous deadline.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let waiting = async {

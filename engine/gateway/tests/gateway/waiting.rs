@@ -13,6 +13,12 @@ fn options(more: &str) -> GatewayOptions {
     }
 }
 
+/// An address at which nothing answers.
+fn nowhere() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_engines_and_parking_requests_are_refused_at_once() {
     let gateway = TestGateway::start(&[nowhere()], options("")).await;
