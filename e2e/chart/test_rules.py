@@ -39,7 +39,10 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert(rules):
 
 SERVICE = {"namespace": "team", "service": "chat"}
 MODEL = {"namespace": "team", "model_name": "chat"}
+# Who has which series in a cluster.
 POD = {"namespace": "team", "pod": "chat-g0-0"}
+ENGINE = {**POD, "model_name": "chat", "engine": "0"}
+GATEWAY = {"namespace": "team", "pod": "chat-gateway-5c9-x2", "model_name": "chat"}
 
 
 def series(name, labels, values):
@@ -57,6 +60,8 @@ def slow(name, bound):
     return [series(f"vllm:{name}_bucket", {**MODEL, "le": le}, values) for le, values in buckets]
 
 
+# Its queue is as long as the gateway lets it be.
+FULL = [series("vllm:kv_cache_usage_perc", ENGINE, "0.97x60"), series("vllm:num_requests_waiting", ENGINE, "3x60")]
 LEADER = series("kvasir_operator_leader", {"pod": "a"}, "1x60")
 # What is seen, which alert fires about it, and with which labels.
 FIRES = {
@@ -66,8 +71,8 @@ FIRES = {
     "KvasirGatewayWithoutEngines": ([condition("GatewayReady", "False", "NoReadyGroups")], SERVICE),
     "KvasirCertificateNearEnd": ([condition("CertificatesReady", "False", "ExpiringSoon")], SERVICE),
     "KvasirPoliciesNotEnforced": ([condition("NetworkSecured", "False", "EnforcementUnverified")], {**SERVICE, "reason": "EnforcementUnverified"}),
-    "KvasirKVCacheFull": ([series("vllm:kv_cache_usage_perc", POD, "0.97x60"), series("vllm:num_requests_waiting", POD, "0+3x60")], POD),
-    "KvasirPreemptionThrash": ([series("vllm:num_preemptions_total", POD, "0+30x60"), series("vllm:request_success_total", POD, "0+60x60")], POD),
+    "KvasirKVCacheFull": ([series("vllm:kv_cache_usage_perc", ENGINE, "0.97x60"), series("vllm:num_requests_waiting", ENGINE, "0+3x60")], POD),
+    "KvasirPreemptionThrash": ([series("vllm:num_preemptions_total", ENGINE, "0+30x60"), series("vllm:request_success_total", GATEWAY, "0+60x60")], MODEL),
     "KvasirTimeToFirstTokenHigh": (slow("time_to_first_token_seconds", 5), MODEL),
     "KvasirInterTokenLatencyHigh": (slow("inter_token_latency_seconds", 0.5), MODEL),
     "KvasirOperatorNotReconciling": ([series("kvasir_operator_leader", {"pod": "a"}, "0x60")], {}),
@@ -75,8 +80,8 @@ FIRES = {
 # What may look like trouble and isn't.
 QUIET = {
     "KvasirServiceNotReady": [condition("Ready", "True", "AllComponentsReady"), condition("Ready", "False", "Suspended")],
-    "KvasirKVCacheFull": [series("vllm:kv_cache_usage_perc", POD, "0.97x60"), series("vllm:num_requests_waiting", POD, "3x60")],
-    "KvasirPreemptionThrash": [series("vllm:num_preemptions_total", POD, "0+3x60"), series("vllm:request_success_total", POD, "0+60x60")],
+    "KvasirKVCacheFull": FULL,
+    "KvasirPreemptionThrash": [series("vllm:num_preemptions_total", ENGINE, "0+3x60"), series("vllm:request_success_total", GATEWAY, "0+60x60")],
     "KvasirTimeToFirstTokenHigh": slow("time_to_first_token_seconds", 0.1),
     "KvasirOperatorNotReconciling": [LEADER, series("kvasir_operator_leader", {"pod": "b"}, "0x60"), series("kvasir_operator_reconciles_total", {"result": "failed"}, "0+1x60"), series("kvasir_operator_reconciles_total", {"result": "done"}, "0+9x60")],
     "KvasirGatewayWithoutEngines": [condition("GatewayReady", "False", "DeploymentUnavailable")],
@@ -119,6 +124,19 @@ def test_rounds_that_all_fail_are_an_alert_too(rules, tmp_path):
 @pytest.mark.parametrize("alert", QUIET)
 def test_an_alert_is_quiet_about_what_only_looks_like_it(rules, tmp_path, alert):
     firing(rules, tmp_path, alert, QUIET[alert], [])
+
+
+def test_a_queue_that_grows_in_the_gateway_is_one_too(rules, tmp_path):
+    """An engine takes a bounded number, so that its own queue ends to grow at once."""
+    waiting = series("kvasir_gateway_waiting_requests", {key: GATEWAY[key] for key in ("namespace", "pod")}, "40x60")
+    firing(rules, tmp_path, "KvasirKVCacheFull", [LEADER, *FULL, waiting], [POD])
+
+
+@pytest.mark.parametrize("alert, condition_of", [("KvasirServiceNotReady", ("Ready", "EnginesNotReady")), ("KvasirGatewayWithoutEngines", ("GatewayReady", "NoReadyGroups"))])
+def test_a_service_of_which_no_group_is_wanted_is_no_alert(rules, tmp_path, alert, condition_of):
+    kind, reason = condition_of
+    seen = [LEADER, condition(kind, "False", reason), condition("EnginesReady", "False", "ScaledToZero")]
+    firing(rules, tmp_path, alert, seen, [])
 
 
 def queries():

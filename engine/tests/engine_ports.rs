@@ -71,13 +71,17 @@ fn an_engine_for_gateways_opens_its_ports_with_mutual_tls() {
         &format!("--metrics-listen={metrics}"),
         "--admin-listen=127.0.0.1:0",
         "--kv-cache-memory-bytes=64MiB",
+        "--served-model-name=chat",
+        "--served-model-name=other",
     ]);
     assert!(engine.target.starts_with("https://0.0.0.0:"), "{}", engine.target);
     assert!(get(&health, "/health").starts_with("HTTP/1.1 200"));
     assert!(get(&health, "/ready").starts_with("HTTP/1.1 200"));
     assert!(get(&health, "/metrics").starts_with("HTTP/1.1 404"));
     let figures = get(&metrics, "/metrics");
-    assert!(figures.contains("\nvllm:num_requests_running{"), "{figures}");
+    // As the gateway's figures of the same model are labelled.
+    let named = "\nvllm:num_requests_running{model_name=\"chat\",engine=\"0\"}";
+    assert!(figures.contains(named), "{figures}");
     assert!(get(&metrics, "/health").starts_with("HTTP/1.1 404"));
     engine.signal("TERM");
     let (status, said) = engine.wait();

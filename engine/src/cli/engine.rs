@@ -58,7 +58,8 @@ async fn serve(mut settings: Settings) -> Result<(), Failure> {
     // Late, because the socket of an engine tells an edge that there is one.
     let server = listener.bind().await.map_err(|error| Failure::failed(&error))?;
     let engine = Arc::new(engine);
-    let _ports = ports.serve(&engine);
+    let served_name = settings.model.served_model_name.value.first();
+    let _ports = ports.serve(&engine, served_name.map(String::as_str));
     show(&settings, &engine, &server.target());
     let timeout = settings.process.shutdown_timeout.value.0;
     let result = tokio::select! {

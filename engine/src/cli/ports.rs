@@ -84,12 +84,12 @@ impl Ports {
         Ok(ports)
     }
 
-    /// The engine is there.
-    pub(super) fn serve(mut self, engine: &Arc<Engine>) -> ServedPorts {
+    /// The engine is there. Figures call its model as clients do, where that is said.
+    pub(super) fn serve(mut self, engine: &Arc<Engine>, served_name: Option<&str>) -> ServedPorts {
         let info = engine.model_info();
         let running = Running {
             engine: Arc::clone(engine),
-            metrics: EngineMetrics::new(&info.model, info),
+            metrics: EngineMetrics::new(served_name.unwrap_or(&info.model), info),
         };
         // It was empty: only this, which takes the ports, fills it.
         drop(self.engine.set(running));

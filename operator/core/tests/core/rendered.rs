@@ -176,6 +176,16 @@ proptest! {
 
 #[test]
 fn gateway_and_engines_agree_on_names_ports_and_certificates() {
+    let mut fake = Fake::new(
+        json!({ "model": { "name": "org/chat-1", "source": { "pvc": { "claimName": "models" } } } }),
+    );
+    fake.settle();
+    let file: Value = serde_json::from_str(&files(&fake).1[0]).unwrap();
+    assert_eq!(
+        file["served-model-name"],
+        json!(gateway(&fake).served_model_names[0])
+    );
+
     let mut fake = Fake::new(json!({ "model": {
         "name": "served", "aliases": ["also"], "source": { "pvc": { "claimName": "m" } },
     } }));
