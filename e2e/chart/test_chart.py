@@ -1,5 +1,6 @@
 """What the chart renders, and what it refuses."""
 
+import json
 import os
 import re
 
@@ -49,6 +50,31 @@ def test_rights_have_no_stars_and_nobody_lists_secrets(case):
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
+def test_every_object_in_the_values_is_closed_or_a_map_of_known_values():
+    """An unknown value is refused at every depth, and a text has a longest length or a pattern."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def check(path, part):
+        if part.get("type") == "object" and path != ".global":
+            assert "additionalProperties" in part or path.endswith("claims[]"), path
+        if part.get("type") == "string":
+            assert "maxLength" in part or "pattern" in part or path == ".strings{}", path
+        for name, inner in {**part.get("properties", {}), **(part.get("definitions", {}) if not path else {})}.items():
+            check(f"{path}.{name}", inner)
+        for key, mark in (("items", "[]"), ("additionalProperties", "{}")):
+            if isinstance(part.get(key), dict):
+                check(path + mark, part[key])
+
+    check("", schema)
+
+
+def test_whoever_may_read_metrics_helms_own_test_may_ask(everything):
+    test = find(everything, "Pod", "kvasir-operator-test")
+    peers = [peer for rule in find(everything, "NetworkPolicy", "kvasir-operator")["spec"]["ingress"] for peer in rule["from"]]
+    selectors = [peer["podSelector"]["matchLabels"] for peer in peers if "namespaceSelector" not in peer]
+    assert any(selector.items() <= test["metadata"]["labels"].items() for selector in selectors)
+
+
 def test_an_operator_of_one_namespace_has_no_rights_elsewhere():
     items = objects(*CASES["namespaced"])
     assert not [item for item in items if item["kind"].startswith("Cluster")]
@@ -90,6 +116,15 @@ def test_a_release_of_another_name_gets_names_of_its_own():
     ("networkPolicy.apiServerPorts[0]=99999", "apiServerPorts"),
     ("monitoring.rules.kvUsage=2", "kvUsage"),
     ("misspelt=1", "misspelt"),
+    ("image.tag=a b", "tag"),
+    ("engineImage=a b", "engineImage"),
+    ("operator.clusterDomain=Not.A.Domain", "clusterDomain"),
+    ("operator.resources.limits.memory=much", "memory"),
+    ("operator.tolerations[0].effects=NoExecute", "effects"),
+    ("serviceAccount.name=Not_A_Name", "name"),
+    ("networkPolicy.monitoring[0].namespaceSelectr.matchLabels.a=b", "namespaceSelectr"),
+    # Without its selector a peer would be everybody.
+    ("networkPolicy.dns.podSelector.matchLabel.k8s-app=dns", "matchLabel"),
 ])
 def test_wrong_values_are_refused_by_name(setting, named):
     done = run("helm", "template", "kvasir", CHART, "--set", setting, check=False)
