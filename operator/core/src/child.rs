@@ -13,6 +13,11 @@ use kvasir_operator_api::{labels, names};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+/// Where a StatefulSet has its claims. They are immutable.
+pub(crate) const CLAIMS: &str = "volumeClaimTemplates";
+/// Where it has what becomes of them.
+pub(crate) const CLAIM_RETENTION: &str = "persistentVolumeClaimRetentionPolicy";
+
 /// A kind of child. The order is the order in which kinds are written; deletion goes the other way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -89,6 +94,19 @@ impl Kind {
             Self::BackendTLSPolicy | Self::HTTPRoute => "gateway.networking.k8s.io/v1",
             Self::PodMonitor | Self::ServiceMonitor | Self::PrometheusRule => "monitoring.coreos.com/v1",
         }
+    }
+
+    /// Whether nothing else of a service rests on it: it leads to the service or watches it.
+    pub const fn is_outermost(self) -> bool {
+        matches!(
+            self,
+            Self::Ingress
+                | Self::BackendTLSPolicy
+                | Self::HTTPRoute
+                | Self::PodMonitor
+                | Self::ServiceMonitor
+                | Self::PrometheusRule
+        )
     }
 
     /// Whether every cluster knows it.
@@ -237,7 +255,15 @@ impl Live {
         }
         let mut slim = json!({ "metadata": kept });
         match self.reference.kind {
-            Kind::StatefulSet => slim["spec"] = json!({ "replicas": self.object["spec"]["replicas"] }),
+            Kind::StatefulSet => {
+                slim["spec"] = json!({ "replicas": self.object["spec"]["replicas"] });
+                if self.has_claims() {
+                    // A later write must repeat them, because they can't be changed.
+                    for key in [CLAIMS, CLAIM_RETENTION] {
+                        slim["spec"][key] = self.object["spec"][key].take();
+                    }
+                }
+            }
             Kind::ControllerRevision => {
                 slim["data"] = self.object["data"].take();
                 slim["revision"] = self.object["revision"].take();
@@ -250,6 +276,12 @@ impl Live {
         }
         self.object = slim;
         self
+    }
+
+    /// Whether it is a StatefulSet whose pods get claims.
+    pub fn has_claims(&self) -> bool {
+        let claims = self.object["spec"][CLAIMS].as_array();
+        claims.is_some_and(|claims| !claims.is_empty())
     }
 
     /// Whether the service with this uid is its controller.

@@ -159,6 +159,7 @@ fn wanted(
     );
     groups_children(
         service,
+        observed,
         settings,
         history,
         update,
@@ -232,8 +233,13 @@ fn revisions(
     );
 }
 
+#[expect(
+    clippy::too_many_arguments,
+    reason = "what is wanted is a function of all that it depends on"
+)]
 fn groups_children(
     service: &Validated,
+    observed: &Observed,
     settings: &Settings,
     history: &[(i64, Revision)],
     update: &Revision,
@@ -253,7 +259,9 @@ fn groups_children(
         };
         if let Some(revision) = revision {
             children.push(engine::configuration(service, id, revision));
-            children.push(engine::group(service, id, revision, settings));
+            let live = observed.child(Kind::StatefulSet, &service.names.group(id));
+            let own = live.filter(|live| live.is_owned_by(&service.uid));
+            children.push(engine::group(service, id, revision, settings, own));
         } else {
             // Nobody knows any more what it was made from: it stays until the rollout replaces it.
             for (kind, name) in [

@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kvasir_operator_api::{AccessMode, CacheSpec, Retention, labels, names};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{config, engine_pod, meta, overrides};
-use crate::child::{Child, Kind};
+use crate::child::{CLAIM_RETENTION, CLAIMS, Child, Kind, Live};
 use crate::ranks::Shape;
 use crate::revision::Revision;
 use crate::settings::Settings;
@@ -40,8 +40,14 @@ pub fn configuration(service: &Validated, id: i32, revision: &Revision) -> Child
     Child::new(Kind::ConfigMap, &name, &object).with_hash(group_hash(id, revision))
 }
 
-/// A group's StatefulSet.
-pub fn group(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> Child {
+/// A group's StatefulSet. `live` is the one that exists: another cache is for new groups, and the claims of a StatefulSet can't be changed.
+pub fn group(
+    service: &Validated,
+    id: i32,
+    revision: &Revision,
+    settings: &Settings,
+    live: Option<&Live>,
+) -> Child {
     let name = service.names.group(id);
     let mut metadata = meta::of_group(service, id, &name);
     metadata
@@ -55,6 +61,7 @@ pub fn group(service: &Validated, id: i32, revision: &Revision, settings: &Setti
         .storage
         .as_ref()
         .and_then(|storage| storage.cache.as_ref());
+    let has_cache = live.map_or(cache.is_some(), Live::has_claims);
     let object = StatefulSet {
         metadata,
         spec: StatefulSetSpec {
@@ -67,7 +74,7 @@ pub fn group(service: &Validated, id: i32, revision: &Revision, settings: &Setti
             }),
             revision_history_limit: Some(1),
             selector: meta::selector(labels::of_group(service.names.service(), id)),
-            template: template(service, id, revision, settings),
+            template: template(service, id, revision, settings, has_cache),
             volume_claim_templates: cache.map(|cache| vec![claim(cache)]),
             persistent_volume_claim_retention_policy: cache.map(retention),
             ..StatefulSetSpec::default()
@@ -75,6 +82,9 @@ pub fn group(service: &Validated, id: i32, revision: &Revision, settings: &Setti
         status: None,
     };
     let mut child = Child::new(Kind::StatefulSet, &name, &object);
+    if let Some(live) = live {
+        keep_claims(&mut child.object["spec"], live);
+    }
     if let Some(patch) = &revision.spec.pod_overrides {
         overrides::merge(
             &mut child.object["spec"]["template"],
@@ -84,11 +94,33 @@ pub fn group(service: &Validated, id: i32, revision: &Revision, settings: &Setti
     child.with_hash(group_hash(id, revision))
 }
 
+fn keep_claims(spec: &mut Value, live: &Live) {
+    let Some(spec) = spec.as_object_mut() else { return };
+    for key in [CLAIMS, CLAIM_RETENTION] {
+        if live.has_claims() {
+            spec.insert(key.to_owned(), live.object["spec"][key].clone());
+        } else {
+            spec.remove(key);
+        }
+    }
+    // Name and spec are what was written; the rest is the API server's.
+    let claims = spec.get_mut(CLAIMS).and_then(Value::as_array_mut);
+    for claim in claims.into_iter().flatten() {
+        *claim = json!({ "metadata": { "name": claim["metadata"]["name"] }, "spec": claim["spec"] });
+    }
+}
+
 fn group_hash(id: i32, revision: &Revision) -> String {
     names::short_hash(format!("{id} {} {}", revision.name, revision.image).as_bytes())
 }
 
-fn template(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> PodTemplateSpec {
+fn template(
+    service: &Validated,
+    id: i32,
+    revision: &Revision,
+    settings: &Settings,
+    has_cache: bool,
+) -> PodTemplateSpec {
     let mut pod_labels = labels::of_service(service.names.service());
     pod_labels.extend(labels::of_group(service.names.service(), id));
     pod_labels.insert(labels::REVISION.to_owned(), revision.name.clone());
@@ -100,7 +132,7 @@ fn template(service: &Validated, id: i32, revision: &Revision, settings: &Settin
             labels: Some(pod_labels),
             ..ObjectMeta::default()
         }),
-        spec: Some(engine_pod::pod(service, id, revision, settings)),
+        spec: Some(engine_pod::pod(service, id, revision, settings, has_cache)),
     }
 }
 

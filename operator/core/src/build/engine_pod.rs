@@ -1,10 +1,10 @@
 //! The pod of an engine.
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, Container, HostPathVolumeSource, LocalObjectReference,
-    PersistentVolumeClaimVolumeSource, PodSpec, Volume,
+    ConfigMapVolumeSource, Container, HostPathVolumeSource, PersistentVolumeClaimVolumeSource, PodSpec,
+    Volume,
 };
-use kvasir_operator_api::{ModelSource, NameRef, PullPolicy, TlsMode};
+use kvasir_operator_api::{ModelSource, PullPolicy, TlsMode};
 
 use super::engine::{CACHE_VOLUME, CONFIG_KEY};
 use super::{config, environment, model_image, placement, pod};
@@ -19,14 +19,20 @@ pub const TLS_PATH: &str = "/etc/kvasir-tls";
 /// too long is the rollout's to decide.
 const STARTUP_PROBES: i32 = 720;
 
-/// The pod of an engine.
-pub fn pod(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> PodSpec {
+/// The pod of an engine. `has_cache` says that its StatefulSet has a claim for fetched models.
+pub fn pod(
+    service: &Validated,
+    id: i32,
+    revision: &Revision,
+    settings: &Settings,
+    has_cache: bool,
+) -> PodSpec {
     let spec = &revision.spec;
     let scheduling = &spec.scheduling;
     let mut pod = pod::unprivileged();
     pod.init_containers = model_image::containers(revision);
     pod.containers = vec![container(service, id, revision, settings)];
-    pod.volumes = Some(volumes(service, id, revision));
+    pod.volumes = Some(volumes(service, id, revision, has_cache));
     pod.service_account_name = Some(
         spec.service_account_name
             .clone()
@@ -35,7 +41,8 @@ pub fn pod(service: &Validated, id: i32, revision: &Revision, settings: &Setting
     // Running requests end within the drain timeout; the rest is for the engine to say goodbye.
     pod.termination_grace_period_seconds =
         Some(i64::from(service.spec.disruption.drain_timeout_seconds) + 30);
-    pod.image_pull_secrets = pull_secrets(spec);
+    let image = spec.source.image.iter().flat_map(|image| &image.pull_secrets);
+    pod.image_pull_secrets = pod::pull_secrets(spec.engine.image_pull_secrets.iter().chain(image));
     pod.node_selector = (!scheduling.node_selector.is_empty()).then(|| scheduling.node_selector.clone());
     pod.tolerations = placement::tolerations(scheduling);
     pod.priority_class_name
@@ -49,18 +56,6 @@ pub fn pod(service: &Validated, id: i32, revision: &Revision, settings: &Setting
         .as_ref()
         .map(|p| placement::affinity(service, id, p));
     pod
-}
-
-fn pull_secrets(spec: &crate::revision::RevisionSpec) -> Option<Vec<LocalObjectReference>> {
-    let image = spec.source.image.iter().flat_map(|image| &image.pull_secrets);
-    let mut names: Vec<&NameRef> = spec.engine.image_pull_secrets.iter().chain(image).collect();
-    names.sort();
-    names.dedup();
-    let all = names.into_iter().map(|secret| LocalObjectReference {
-        name: secret.name.clone(),
-    });
-    let all: Vec<_> = all.collect();
-    (!all.is_empty()).then_some(all)
 }
 
 fn container(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> Container {
@@ -111,7 +106,7 @@ pub fn pull_policy(policy: PullPolicy) -> &'static str {
     }
 }
 
-fn volumes(service: &Validated, id: i32, revision: &Revision) -> Vec<Volume> {
+fn volumes(service: &Validated, id: i32, revision: &Revision, has_cache: bool) -> Vec<Volume> {
     let mut volumes = vec![
         Volume {
             name: "config".to_owned(),
@@ -123,12 +118,7 @@ fn volumes(service: &Validated, id: i32, revision: &Revision) -> Vec<Volume> {
         },
         pod::scratch("tmp"),
     ];
-    if service
-        .spec
-        .storage
-        .as_ref()
-        .is_none_or(|storage| storage.cache.is_none())
-    {
+    if !has_cache {
         volumes.push(pod::scratch(CACHE_VOLUME));
     }
     volumes.extend(model_volume(&revision.spec.source));

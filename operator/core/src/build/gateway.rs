@@ -126,6 +126,8 @@ fn pod(service: &Validated, settings: &Settings) -> PodSpec {
     pod.service_account_name = Some(service.names.gateway());
     pod.containers = vec![container(service, settings)];
     pod.volumes = Some(volumes(service));
+    // One image is engine and gateway unless the spec says otherwise, and one registry has both.
+    pod.image_pull_secrets = pod::pull_secrets(service.spec.engine.image_pull_secrets.iter());
     pod.tolerations = Some(placement::short_absence());
     pod.termination_grace_period_seconds =
         Some(i64::from(service.spec.disruption.drain_timeout_seconds) + 30);

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, HTTPGetAction, PodSecurityContext, PodSpec,
-    Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Volume, VolumeMount,
+    Capabilities, Container, ContainerPort, EmptyDirVolumeSource, HTTPGetAction, LocalObjectReference,
+    PodSecurityContext, PodSpec, Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource,
+    SecurityContext, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kvasir_operator_api::Resources;
+use kvasir_operator_api::{NameRef, Resources};
 
 /// The user and group that containers run as: the one that the image is built for.
 pub const USER: i64 = 65532;
@@ -71,6 +72,18 @@ fn requirements(resources: &Resources) -> ResourceRequirements {
         limits: amounts(&resources.limits),
         claims: None,
     }
+}
+
+/// Secrets for registries, each once and in order.
+pub fn pull_secrets<'a>(names: impl Iterator<Item = &'a NameRef>) -> Option<Vec<LocalObjectReference>> {
+    let mut names: Vec<&NameRef> = names.collect();
+    names.sort();
+    names.dedup();
+    let all = names.into_iter().map(|secret| LocalObjectReference {
+        name: secret.name.clone(),
+    });
+    let all: Vec<_> = all.collect();
+    (!all.is_empty()).then_some(all)
 }
 
 /// A port of a container.

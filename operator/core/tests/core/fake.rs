@@ -261,6 +261,13 @@ impl Fake {
                 "{} isn't ours and was written",
                 child.reference
             );
+            let claims = |object: &Value| object["spec"]["volumeClaimTemplates"].clone();
+            assert_eq!(
+                claims(&live.object),
+                claims(&child.object),
+                "{}: immutable",
+                child.reference
+            );
         }
         if child.reference.kind == Kind::StatefulSet && existing.is_none() {
             let id = child.object["metadata"]["labels"][labels::GROUP]

@@ -210,6 +210,72 @@ fn a_model_in_a_retained_claim_stays_cached_when_no_group_runs() {
     assert_eq!(cached(None), ("Resolved".to_owned(), resolving, unknown));
 }
 
+/// For each group whether its pods get claims, and that what they mount is there.
+fn claims(fake: &Fake) -> Vec<bool> {
+    let groups = objects(fake, Kind::StatefulSet).into_iter();
+    let one = |set: &Value| {
+        let spec = &set["spec"];
+        let has_claims = spec["volumeClaimTemplates"][0]["metadata"]["name"] == "cache";
+        let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
+        let is_scratch = volumes.iter().any(|volume| volume["name"] == "cache");
+        assert!(has_claims != is_scratch, "{spec}");
+        has_claims
+    };
+    groups.map(one).collect()
+}
+
+#[test]
+fn another_cache_is_for_new_groups_and_an_edit_of_an_old_one_is_undone_all_the_same() {
+    let mut fake = Fake::new(json!({}));
+    fake.settle();
+    for (number, (cache, old, new)) in [
+        (json!({ "cache": { "size": "1Gi" } }), false, true),
+        (
+            json!({ "cache": { "size": "2Gi", "retention": "Retain" } }),
+            true,
+            true,
+        ),
+        (json!({}), true, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        fake.edit(|spec| spec.storage = serde_json::from_value(cache).unwrap());
+        fake.settle();
+        assert_eq!(claims(&fake), [old], "nothing is written");
+        let reference = fake.sets()[0].reference.clone();
+        let edited = fake.objects.get_mut(&reference).unwrap();
+        edited.object["spec"]["replicas"] = json!(7);
+        // What the runtime's cache keeps of it is enough.
+        let kept = Live::new(Kind::StatefulSet, edited.object.clone())
+            .unwrap()
+            .slim();
+        assert_eq!(kept.has_claims(), old);
+        *edited = Live::new(Kind::StatefulSet, edited.object.take()).unwrap();
+        // The fake API server refuses other claims.
+        fake.settle();
+        assert_eq!(fake.sets()[0].object["spec"]["replicas"], 1);
+        assert_eq!(claims(&fake), [old]);
+        fake.roll(&number.to_string());
+        fake.settle();
+        assert_eq!(claims(&fake), [new]);
+    }
+}
+
+#[test]
+fn gateways_have_the_registrys_secrets_too() {
+    let mut fake = Fake::new(json!({ "engine": { "imagePullSecrets": [{ "name": "b" }, { "name": "a" }] } }));
+    fake.settle();
+    for kind in [Kind::StatefulSet, Kind::Deployment] {
+        let pod = &objects(&fake, kind)[0]["spec"]["template"]["spec"];
+        assert_eq!(
+            pod["imagePullSecrets"],
+            json!([{ "name": "a" }, { "name": "b" }]),
+            "{kind}"
+        );
+    }
+}
+
 #[test]
 fn the_size_of_the_weights_is_what_an_engine_of_the_newest_revision_says() {
     let mut fake = Fake::new(json!({}));
