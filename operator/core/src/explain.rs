@@ -258,29 +258,28 @@ fn age(from: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// What helps against the first part that is known to be bad.
+/// What helps against the first part that is known to be bad. Something may be, though the service answers.
 fn advice(status: &InferenceServiceStatus) -> Option<&'static str> {
     let ready = status.condition(ConditionType::Ready)?;
-    if ready.status == "True" {
-        return None;
-    }
     let bad = PARTS
         .iter()
         .filter_map(|kind| status.condition(*kind))
-        .filter(|c| c.status == "False" && c.type_ != "Progressing" && c.type_ != "Degraded");
+        .filter(|c| c.status == "False" && c.type_ != "Degraded");
     let degraded = status
         .conditions
         .iter()
         .find(|c| c.type_ == "Degraded" && c.status == "True");
     let suspended = Some(ready).filter(|c| c.reason == Reason::Suspended.as_str());
     let reasons = suspended.into_iter().chain(bad).chain([ready]).chain(degraded);
-    let reasons = reasons.map(|c| c.reason.as_str());
-    reasons.into_iter().find_map(remedy).or(Some(
-        "wait: nothing is known to be wrong; look again in a minute.",
-    ))
+    let mut reasons = reasons.map(|c| c.reason.as_str());
+    let patience = "wait: nothing is known to be wrong; look again in a minute.";
+    reasons
+        .find_map(remedy)
+        .or_else(|| (ready.status != "True").then_some(patience))
 }
 
 /// What helps, by reason.
+#[expect(clippy::too_many_lines, reason = "one table, a row per reason")]
 fn remedy(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "InvalidTopology"
@@ -331,8 +330,79 @@ fn remedy(reason: &str) -> Option<&'static str> {
         "NodeLost" => {
             "bring the node back, or taint it with node.kubernetes.io/out-of-service=:NoExecute if it is off for good; groups move by themselves."
         }
+        "PolicyApplyFailed" => {
+            "delete the NetworkPolicy that is named if it isn't the service's, or let the operator write it."
+        }
+        "EnforcementUnverified" => {
+            "install a network plugin that enforces NetworkPolicies, or set spec.network.mode to Open if everybody may connect."
+        }
+        "GroupRestartBudgetExhausted" | "RankFlapping" => {
+            "read what the last failure says and put that right; then set spec.restartedAt to another text, which replaces all groups."
+        }
+        "DeadlineExceeded" | "RolledBack" => {
+            "the last change of the spec failed and says why: change the spec again, or take the change back."
+        }
+        "PartialGroups" => "wait: some groups form again; look at the last failure above if they don't.",
         "Suspended" => "set spec.suspend to false.",
         "ScaledToZero" => "set spec.replicas to at least 1.",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_advice_or_needs_none() {
+        use Reason as R;
+        let good = [
+            R::AllComponentsReady,
+            R::Valid,
+            R::Resolved,
+            R::Cached,
+            R::MinimumGroupsAvailable,
+            R::Available,
+            R::PoliciesApplied,
+            R::Issued,
+            R::MetricsFlowing,
+            R::NewRevision,
+            R::Scaling,
+            R::CanaryPaused,
+            R::Complete,
+            R::AsExpected,
+            R::EditUndone,
+        ];
+        // Nothing is known yet, or somebody wanted it so.
+        let neutral = [
+            R::Reconciling,
+            R::Resolving,
+            R::Starting,
+            R::ProbePending,
+            R::Disabled,
+            R::Open,
+        ];
+        // Another condition says why.
+        let consequences = [
+            R::NotAccepted,
+            R::EnginesNotReady,
+            R::GatewayNotReady,
+            R::ModelNotReady,
+            R::CertificatesNotReady,
+            R::NoReadyGroups,
+        ];
+        let unbuilt = [
+            R::MetricsStale,
+            R::MetricsAPIConflict,
+            R::TargetInvalid,
+            R::ReplicasContested,
+        ];
+        for reason in R::ALL {
+            let needs_none = good.contains(reason)
+                || neutral.contains(reason)
+                || consequences.contains(reason)
+                || unbuilt.contains(reason);
+            assert_eq!(remedy(reason.as_str()).is_none(), needs_none, "{reason}");
+        }
+    }
 }
