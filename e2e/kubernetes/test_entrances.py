@@ -1,7 +1,9 @@
 """Kinds that other projects define: the Gateway API's and the Prometheus operator's, as objects on a real API server."""
 
+import time
+
 import pytest
-from running import MERGE, typed, wait_until
+from running import MERGE, Refused, typed, wait_until
 
 HOST = "chat.example.com"
 
@@ -113,3 +115,33 @@ def test_a_service_monitor_replaces_the_pod_monitor_and_selects_every_pods_metri
 
     pods = {pod["metadata"]["name"] for component in ("engine", "gateway") for pod in space.pods(component)}
     wait_until(lambda: found() == pods, lambda: f"{found()} instead of {pods}")
+
+
+def test_a_kind_that_the_cluster_loses_is_forgotten_and_holds_nothing_up(api, kinds, operators, space):
+    """Whoever uninstalls Prometheus' operator takes its definitions with it."""
+    operator = operators("--resync=3").wait_for("working")
+    space.create(replicas=2)
+    wait_until(lambda: space.status().get("readyReplicas") == 2, lambda: space.status())
+
+    def monitors():
+        try:
+            return listed(api, space, PROMETHEUS, "podmonitors")
+        except Refused:
+            return None
+
+    wait_until(monitors, "the monitor")
+    [monitored] = [item for item in DEFINITIONS if item["metadata"]["name"].startswith("podmonitors")]
+    api.delete("CustomResourceDefinition", None, monitored["metadata"]["name"])
+    wait_until(lambda: monitors() is None, "the definition goes")
+    space.change({"replicas": 1})
+    wait_until(lambda: len(space.groups()) == 1, "the group goes", 60)
+
+    def quiet():
+        before = operator.figure("kvasir_operator_writes_total", kind="PodMonitor", result="failed")
+        time.sleep(4)
+        return operator.figure("kvasir_operator_writes_total", kind="PodMonitor", result="failed") == before
+
+    wait_until(quiet, "nobody tries any more")
+    assert space.condition("Accepted") == ("True", "Valid")
+    api.apply(monitored)
+    wait_until(monitors, "the monitor is made anew", 60)

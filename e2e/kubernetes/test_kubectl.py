@@ -56,6 +56,19 @@ def test_describe_shows_events_that_say_what_to_do(cluster, space):
     assert "no such file: /models/absent.gguf" in text and "RankFailed" in text
 
 
+def test_events_say_what_is_refused_and_that_all_is_well(space):
+    def told(reason):
+        return [event for event in space.events() if event["reason"] == reason]
+
+    space.create(autoscaling={"maxReplicas": 3})
+    [event] = wait_until(lambda: told("Unsupported"), "the refusal")
+    assert event["type"] == "Warning" and "spec.autoscaling" in event["note"]
+    space.change({"autoscaling": None})
+    space.ready()
+    [event] = wait_until(lambda: told("AllComponentsReady"), "that it is ready")
+    assert event["type"] == "Normal"
+
+
 def test_explain_follows_the_reasons_from_pods_up_to_ready(cluster, space):
     space.create()
     space.ready()

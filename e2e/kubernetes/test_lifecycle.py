@@ -103,6 +103,41 @@ def test_a_secret_that_was_deleted_is_there_again_when_a_pod_needs_it(api, space
     assert space.get("Secret", secret)
 
 
+def comes_back(api, space, name):
+    """Somebody deletes a Secret, and there is one again: what renewal does when half of a certificate's life is over."""
+    api.delete("Secret", space.name, name)
+    wait_until(lambda: space.get("Secret", name), name, 30)
+
+
+def test_what_runs_keeps_its_certificates_when_its_spec_is_refused(api, space, operators):
+    """They live a day: a wrong edit that nobody looks at over a weekend must not end the traffic."""
+    operators("--resync=3").wait_for("working")
+    space.create()
+    space.ready()
+    space.at_rest()
+    before = space.uids()
+    space.change({"autoscaling": {"maxReplicas": 3}, "gateway": {"enabled": False}})
+    space.wait("Accepted", "False", "Unsupported")
+    for name in ("chat-gateway-tls", "chat-g0-certificate"):
+        comes_back(api, space, name)
+    assert space.uids() == before and space.get("Deployment", "chat-gateway")
+    assert any("spec.autoscaling" in event["note"] and event["type"] == "Warning" for event in space.events())
+
+
+def test_an_entrance_that_is_refused_holds_nothing_else_up(api, space, operators):
+    operators("--resync=3").wait_for("working")
+    space.create(replicas=2)
+    wait_until(lambda: space.status().get("readyReplicas") == 2, lambda: space.status())
+    space.change({"replicas": 1, "gateway": {"ingress": {"host": "not a host"}}})
+    space.wait("Accepted", "False", "InvalidSpec")
+    assert "Ingress chat-gateway" in space.message("Accepted")
+    wait_until(lambda: len(space.groups()) == 1, "the group goes", 60)
+    comes_back(api, space, "chat-gateway-tls")
+    space.change({"gateway": {"ingress": {"host": "chat.example.com"}}})
+    space.wait("Accepted", "True", "Valid", seconds=60)
+    assert space.get("Ingress", "chat-gateway")
+
+
 def test_figures_name_what_services_are_and_what_was_done(api, space, operators):
     operator = operators().wait_for("working")
     space.create()

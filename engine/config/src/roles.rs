@@ -2,8 +2,9 @@
 
 use crate::{AccessConfig, EngineConfig, GrpcConfig, ModelConfig, PlaceConfig, ProcessConfig, Spec};
 
-/// Options of a model that only the processes before engines have: names, templates and default seeds are theirs.
-const SERVED_BY_EDGES: [&str; 3] = ["served-model-name", "trust-request-chat-template", "seed"];
+/// Options of a model that only the processes before engines have: templates and default seeds are theirs. Names are too, but an engine's
+/// figures carry the one that clients use.
+const SERVED_BY_EDGES: [&str; 2] = ["trust-request-chat-template", "seed"];
 
 /// The options of `kvasir engine`, on its command line and in its file.
 pub fn engine_options() -> Vec<Spec> {

@@ -118,6 +118,27 @@ pub fn join<'a>(
     Ok(own)
 }
 
+/// The same for a service whose spec was refused, as far as its certificates go: its pods and those that they meet run on, and are trusted as
+/// before.
+pub fn keep(
+    service: &InferenceService,
+    own: Validated,
+    others: &[&InferenceService],
+    settings: &Settings,
+) -> Validated {
+    let kept = join(service, own.clone(), others.iter().copied(), settings);
+    kept.unwrap_or_else(|_| {
+        let mut own = own;
+        let name = reference(&service.spec);
+        let host = others.iter().find(|other| other.metadata.name.as_deref() == name);
+        own.sharing.host = host.map(|host| Host::Unfit {
+            why: String::new(),
+            uid: host.metadata.uid.clone(),
+        });
+        own
+    })
+}
+
 /// The service of that name, if its gateway can serve others.
 fn host(name: &str, others: &[&InferenceService], settings: &Settings) -> Result<Validated, String> {
     let is_named = |other: &&&InferenceService| other.metadata.name.as_deref() == Some(name);

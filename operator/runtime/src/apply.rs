@@ -2,7 +2,8 @@
 //!
 //! What doesn't exist is created, so that an object that appeared meanwhile isn't overwritten. What exists is applied on the
 //! server's side, with its uid as a precondition. The first object that can't be written ends the round: what follows may
-//! depend on it, as pods do on the policies that protect them.
+//! depend on it, as pods do on the policies that protect them. Nothing depends on what leads to a service or watches it: a host that an
+//! ingress controller refuses holds nothing up.
 
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;
@@ -112,6 +113,15 @@ impl ApplyError {
         }
     }
 
+    /// The API server took it in and says no.
+    fn is_refusal(&self) -> bool {
+        let answer = match self.source_error() {
+            Some(kube::Error::Api(status)) => status.code,
+            _ => return false,
+        };
+        (400..500).contains(&answer) && answer != 429 && !self.source_error().is_some_and(is_fenced)
+    }
+
     /// The API server's own error, where there is one.
     pub(crate) fn source_error(&self) -> Option<&kube::Error> {
         match self {
@@ -133,10 +143,17 @@ pub(crate) struct Applier<'a> {
 }
 
 impl Applier<'_> {
-    /// Everything that a plan names.
-    pub(crate) async fn carry_out(&self, plan: &Plan) -> Result<(), ApplyError> {
+    /// Everything that a plan names. What is returned is why an outermost object wasn't written, where all else was.
+    pub(crate) async fn carry_out(&self, plan: &Plan) -> Result<Option<ApplyError>, ApplyError> {
+        let mut refused = None;
         for write in &plan.write {
-            self.write(write).await?;
+            match self.write(write).await {
+                Ok(_) => {}
+                Err(error) if write.child.reference.kind.is_outermost() && error.is_refusal() => {
+                    refused.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         for delete in &plan.delete {
             self.delete(delete).await?;
@@ -150,7 +167,7 @@ impl Applier<'_> {
         for (name, uid, hash) in &plan.tell_pods {
             self.tell_pod(name, uid, hash).await?;
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// One object.
@@ -359,14 +376,14 @@ impl Applier<'_> {
 
     /// Reads an object that isn't what the cache says, with or without our label.
     pub(crate) async fn look(&self, reference: &ObjectRef) -> Result<(), ApplyError> {
-        let found = self.api(reference.kind).get_opt(&reference.name).await;
-        let found = found.map_err(|source| ApplyError::Read {
-            object: reference.clone(),
-            source,
-        })?;
-        match found {
-            Some(object) => drop(self.saw(reference, object)),
-            None => self.saw_nothing(reference),
+        match self.api(reference.kind).get(&reference.name).await {
+            Ok(object) => drop(self.saw(reference, object)),
+            // There is no such object, or not even its kind any more.
+            Err(kube::Error::Api(status)) if status.code == 404 => self.saw_nothing(reference),
+            Err(source) => {
+                let object = reference.clone();
+                return Err(ApplyError::Read { object, source });
+            }
         }
         Ok(())
     }

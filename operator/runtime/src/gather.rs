@@ -71,7 +71,7 @@ fn view_of(host: &Validated, service: &InferenceService, applier: &Applier<'_>) 
 }
 
 /// Ids of groups that may have a Secret.
-fn ids(service: &InferenceService, validated: &Validated, seen: &Snapshot) -> BTreeSet<i32> {
+pub(crate) fn ids(service: &InferenceService, validated: &Validated, seen: &Snapshot) -> BTreeSet<i32> {
     let status = service.status.iter();
     let remembered = status.clone().flat_map(|s| s.groups.iter().map(|group| group.id));
     let resting = status.flat_map(|s| s.resting_ids.iter().map(|resting| resting.id));

@@ -19,6 +19,7 @@ mod fence;
 mod gather;
 mod http;
 mod kinds;
+mod learning;
 mod lease;
 mod metrics;
 mod neighbours;

@@ -336,8 +336,30 @@ impl Collector for Observed {
                 ConstGauge::new(count).encode(metric.encode_family(&labels)?)?;
             }
         }
+        information(&services, &mut encoder)?;
         restarts(&services, encoder)
     }
+}
+
+/// Whose a service is and what it serves, to put beside other figures: what a report adds up by tenant.
+fn information(
+    services: &[Arc<InferenceService>],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), std::fmt::Error> {
+    let help = "A service with the tenant who owns it and the model that it serves; always 1";
+    let mut metric = encoder.encode_descriptor("service_info", help, None, MetricType::Gauge)?;
+    for service in services {
+        let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+        let spec = &service.spec;
+        let labels = [
+            ("namespace", namespace.as_str()),
+            ("service", name.as_str()),
+            ("tenant", spec.tenant.as_deref().unwrap_or(&namespace)),
+            ("model_name", spec.model.name.as_deref().unwrap_or(&name)),
+        ];
+        ConstGauge::new(1_i64).encode(metric.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 fn restarts(
@@ -384,6 +406,35 @@ mod tests {
         metrics.gone(&service("b"));
         waits(0);
         assert_eq!(metrics.oldest_round(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_service_is_told_with_its_tenant_and_its_model() {
+        let metrics = Metrics::new("0");
+        let (services, mut writer) = kube::runtime::reflector::store();
+        metrics.observe(services, Arc::default());
+        for (name, more) in [
+            ("a", serde_json::json!({})),
+            ("b", serde_json::json!({ "tenant": "research" })),
+        ] {
+            let mut object = serde_json::json!({
+                "apiVersion": "kvasir.dev/v1alpha1",
+                "kind": "InferenceService",
+                "metadata": { "name": name, "namespace": "team" },
+                "spec": { "model": { "source": { "pvc": { "claimName": "models" } } } },
+            });
+            let spec = object["spec"].as_object_mut().unwrap();
+            spec.extend(more.as_object().unwrap().clone());
+            let service: InferenceService = serde_json::from_value(object).unwrap();
+            writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(service));
+        }
+        let text = metrics.render();
+        for (name, tenant) in [("a", "team"), ("b", "research")] {
+            let labels =
+                format!("namespace=\"team\",service=\"{name}\",tenant=\"{tenant}\",model_name=\"{name}\"");
+            let line = format!("kvasir_operator_service_info{{{labels}}} 1\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
     }
 
     #[test]

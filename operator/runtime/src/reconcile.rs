@@ -15,15 +15,16 @@ use kube::{Client, ResourceExt};
 use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
 use kvasir_operator_core::build::certificate;
+use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::observed::Observed;
-use kvasir_operator_core::{FieldError, Plan, Settings, Validated, plan, sharing, status, validate};
+use kvasir_operator_core::{FieldError, Plan, Settings, Validated, groups, plan, sharing, status, validate};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::apply::{Applier, ApplyError};
 use crate::backoff::Backoff;
 use crate::cache::{Cache, ServiceKey, version};
-use crate::certificates::{self, CertificateError};
+use crate::certificates::{self, CertificateError, Secrets};
 use crate::engines;
 use crate::events::Events;
 use crate::fence::is_fenced;
@@ -86,6 +87,11 @@ impl RoundError {
     /// Somebody else wrote at the same time.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Stale) || matches!(self.apply_error(), Some(ApplyError::Changed(_)))
+    }
+
+    /// Nothing more of the round should be done: it read what is old, or the lease is lost.
+    fn ends_all(&self) -> bool {
+        self.is_conflict() || self.is_fenced()
     }
 
     /// This replica may not write any more.
@@ -185,41 +191,72 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     let (observed, secrets) = gather::gather(service, &validated, &settings, &applier, now).await?;
     let plan = plan(&validated, &observed, &settings, now);
     let new = status::accepted(&validated, &plan, &observed, &settings, now);
+    let news = status::news(&observed.status, &new);
     write_status(service, &key, &observed.status, new, context).await?;
-    tell(service, &plan, context).await;
+    tell(service, plan.decisions.events.iter().chain(&news), context).await;
     if !plan.is_empty() {
         log(service, &plan);
     }
     context.cache.begin_writing(&key);
-    applier.carry_out(&plan).await?;
+    let applied = applier.carry_out(&plan).await.map_err(RoundError::from);
+    if applied.as_ref().is_err_and(RoundError::ends_all) {
+        return applied.map(|_| Action::await_change());
+    }
+    // Whatever else couldn't be written: certificates end, and with them everything.
     drain(service, &key, &plan, context);
     tell_guests(&validated, &key, context);
-    let wanted = certificate::subjects(&validated, &context.cache.snapshot(&key).children);
-    let work = certificates::Work {
-        applier: &applier,
-        service: &validated,
-        settings: &settings,
-        wanted: &wanted,
-        own: context.cache.own(&key),
-        now,
-    };
-    let worked = work.carry_out(secrets).await?;
-    context.cache.keep_own(&key, worked.own);
-    context.backoff.forget(&uid);
+    let worked = Box::pin(certify(&validated, &applier, &settings, secrets, now)).await?;
+    let refused = applied?;
+    if refused.is_none() {
+        context.backoff.forget(&uid);
+    }
+    // No watch shows Secrets, and the status is about them too.
     if worked.wrote {
-        // No watch shows Secrets, and the status is about them too.
         return Ok(Action::requeue(SOON));
     }
-    let look_again = worked
-        .look_again
-        .map_or(plan.look_again, |at| at.min(plan.look_again));
-    let mut wait = Duration::try_from(look_again.duration_since(now)).unwrap_or_default();
-    if !plan.is_empty() {
+    let soon = match refused {
+        Some(error) => refused_again(service, &error, context),
         // Our own writes are no news, and the status says that all objects are as they should be once a round has nothing to do: an
         // operator that starts later writes everything once more where it doesn't.
-        wait = wait.min(ECHO);
-    }
-    Ok(Action::requeue(wait.max(SOON)))
+        None if !plan.is_empty() => ECHO,
+        None => Duration::MAX,
+    };
+    let due = worked
+        .look_again
+        .into_iter()
+        .fold(plan.look_again, Timestamp::min);
+    let wait = Duration::try_from(due.duration_since(now)).unwrap_or_default();
+    Ok(Action::requeue(wait.min(soon).max(SOON)))
+}
+
+/// When what leads to a service or watches it is tried again.
+fn refused_again(service: &InferenceService, error: &ApplyError, context: &Context) -> Duration {
+    let pause = context.backoff.failed(&service.uid().unwrap_or_default(), false);
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    tracing::warn!(%namespace, %name, %error, ?pause, "an entrance or a monitor is refused and tried again");
+    pause
+}
+
+/// Brings the service's certificates to what is wanted.
+async fn certify(
+    service: &Validated,
+    applier: &Applier<'_>,
+    settings: &Settings,
+    secrets: Secrets,
+    now: Timestamp,
+) -> Result<certificates::Worked, RoundError> {
+    let wanted = certificate::subjects(service, &applier.cache.snapshot(applier.key).children);
+    let work = certificates::Work {
+        applier,
+        service,
+        settings,
+        wanted: &wanted,
+        own: applier.cache.own(applier.key),
+        now,
+    };
+    let mut worked = work.carry_out(secrets).await?;
+    applier.cache.keep_own(applier.key, worked.own.take());
+    Ok(worked)
 }
 
 /// The service with what it shares with others, or what is wrong with its spec.
@@ -285,9 +322,47 @@ async fn refuse(
 ) -> Result<Action, RoundError> {
     let before = service.status.clone().unwrap_or_default();
     let new = status::refused(service, errors, settings, now);
+    let news = status::news(&before, &new);
     write_status(service, key, &before, new, context).await?;
+    tell(service, &news, context).await;
+    let applier = Applier {
+        client: &context.client,
+        cache: &context.cache,
+        metrics: &context.metrics,
+        key,
+    };
+    let due = keep_certificates(service, &applier, settings, now, context).await?;
     context.backoff.forget(&service.uid().unwrap_or_default());
-    Ok(Action::requeue(settings.resync.unsigned_abs()))
+    let wait = due.and_then(|due| Duration::try_from(due.duration_since(now)).ok());
+    let resync = settings.resync.unsigned_abs();
+    Ok(Action::requeue(wait.unwrap_or(resync).clamp(SOON, resync)))
+}
+
+/// What goes on for a service whose spec is refused: its pods run, and live no longer than their certificates. So what the operator itself
+/// has signed is renewed, whatever the spec says by now. When the next of it is due.
+async fn keep_certificates(
+    service: &InferenceService,
+    applier: &Applier<'_>,
+    settings: &Settings,
+    now: Timestamp,
+    context: &Context,
+) -> Result<Option<Timestamp>, RoundError> {
+    let seen = applier.cache.snapshot(applier.key);
+    // The spec may want no gateway any more, and its pods run on.
+    let uid = service.uid().unwrap_or_default();
+    let is_gateway = |live: &Live| live.reference.kind == Kind::Deployment && live.is_owned_by(&uid);
+    let running = Validated::as_it_runs(service, seen.children.iter().any(is_gateway));
+    let others = context.neighbours.of(service, &context.services);
+    let others: Vec<&InferenceService> = others.iter().map(|other| &**other).collect();
+    let running = sharing::keep(service, running, &others, settings);
+    let names = certificates::names(&running, gather::ids(service, &running, &seen));
+    let secrets = certificates::read(applier, &names, &uid).await?;
+    let authority = secrets.get(&running.names.authority());
+    if authority.is_none_or(|found| !found.ours) {
+        return Ok(None);
+    }
+    let worked = Box::pin(certify(&running, applier, settings, secrets, now)).await?;
+    Ok(worked.look_again)
 }
 
 /// Over the version that was read, and only if it says something new.
@@ -328,8 +403,12 @@ async fn write_status(
     }
 }
 
-async fn tell(service: &InferenceService, plan: &Plan, context: &Context) {
-    for event in &plan.decisions.events {
+async fn tell(
+    service: &InferenceService,
+    events: impl IntoIterator<Item = &groups::Event>,
+    context: &Context,
+) {
+    for event in events {
         context.events.publish(service, event).await;
     }
 }

@@ -1,5 +1,6 @@
 //! From start to end: lease, watches, rounds, and an orderly stop.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use kube::{Client, Config};
 use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::Settings;
 use kvasir_operator_core::child::Kind;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,7 @@ use crate::engines;
 use crate::events::Events;
 use crate::fence::{Fence, FenceLayer};
 use crate::http::{self, Health, Phase};
+use crate::learning::{Kinds, spawn};
 use crate::lease::{Keeper, LeaseError, Times};
 use crate::metrics::Metrics;
 use crate::neighbours::Neighbours;
@@ -39,8 +41,6 @@ use crate::watch::{self, Trigger, Watcher, chain};
 
 /// News about one service within this time is one round.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// How often the cluster is asked for kinds that it may have learnt.
-const KINDS: Duration = Duration::from_mins(5);
 
 /// The operator can't run.
 #[derive(Debug, thiserror::Error)]
@@ -164,15 +164,18 @@ impl Operator {
         let mut tasks = JoinSet::new();
         let known = settings.borrow().known_kinds.clone();
         let mut synced = Vec::new();
+        let mut watches = BTreeMap::new();
         for kind in Kind::ALL {
             // Secrets are read by name, see `unwatched`: nobody who can list them should run in a cluster without need.
             if kind != Kind::Secret && (kind.is_native() || known.contains(&kind)) {
-                synced.push(spawn(&mut tasks, |ready| watcher.clone().children(kind, ready)));
+                let (watch, ready) = spawn(&mut tasks, |ready| watcher.clone().children(kind, ready));
+                watches.insert(kind, watch);
+                synced.push(ready);
             }
         }
-        synced.push(spawn(&mut tasks, |ready| watcher.clone().pods(ready)));
+        synced.push(spawn(&mut tasks, |ready| watcher.clone().pods(ready)).1);
         if self.options.scope == Scope::Cluster {
-            synced.push(spawn(&mut tasks, |ready| watcher.clone().nodes(ready)));
+            synced.push(spawn(&mut tasks, |ready| watcher.clone().nodes(ready)).1);
         }
         tasks.spawn(watcher.clone().unwatched());
         tokio::select! {
@@ -181,7 +184,14 @@ impl Operator {
         }
         let (children, pods, nodes) = cache.size();
         tracing::info!(children, pods, nodes, "the caches are full");
-        tasks.spawn(learn(self.reader.clone(), watcher, settings_sender));
+        let kinds = Kinds {
+            client: self.reader.clone(),
+            watcher,
+            settings: settings_sender,
+            watches,
+            pause: self.options.settings.resync.unsigned_abs(),
+        };
+        tasks.spawn(kinds.follow());
         self.health.enter(Phase::Working);
         self.rounds(cache, settings, (trigger, news), stop.clone()).await;
         finished.cancel();
@@ -337,45 +347,10 @@ impl Operator {
     }
 }
 
-fn spawn<F: Future<Output = ()> + Send + 'static>(
-    tasks: &mut JoinSet<()>,
-    watch: impl FnOnce(oneshot::Sender<()>) -> F,
-) -> oneshot::Receiver<()> {
-    let (sender, receiver) = oneshot::channel();
-    tasks.spawn(watch(sender));
-    receiver
-}
-
 fn tokio_stream<T: Send + 'static>(
     receiver: mpsc::UnboundedReceiver<T>,
 ) -> impl futures::Stream<Item = T> + Send {
     futures::stream::unfold(receiver, |mut receiver| async move {
         receiver.recv().await.map(|item| (item, receiver))
     })
-}
-
-/// Looks for kinds that the cluster has learnt, watches them, and tells the rounds.
-async fn learn(client: Client, watcher: Watcher, settings: tokio::sync::watch::Sender<Settings>) {
-    let mut tasks = JoinSet::new();
-    loop {
-        tokio::time::sleep(KINDS).await;
-        let known = match cluster::known_kinds(&client).await {
-            Ok(known) => known,
-            Err(error) => {
-                tracing::warn!(%error, "the cluster can't be asked for its kinds");
-                continue;
-            }
-        };
-        let before = settings.borrow().known_kinds.clone();
-        for kind in known.difference(&before).copied() {
-            tracing::info!(%kind, "the cluster has learnt a kind");
-            let ready = spawn(&mut tasks, |ready| watcher.clone().children(kind, ready));
-            // Its objects must be known before any is wanted. A kind that can't be listed isn't used.
-            if tokio::time::timeout(Duration::from_mins(1), ready).await.is_ok() {
-                settings.send_modify(|settings| {
-                    settings.known_kinds.insert(kind);
-                });
-            }
-        }
-    }
 }

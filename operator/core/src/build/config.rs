@@ -28,8 +28,6 @@ pub fn engine(service: &Validated, revision: &Revision) -> Value {
     };
     set("model", Some(model(&revision.spec).into()));
     set("revision-name", Some(revision.name.as_str().into()));
-    // For its figures, which alerts and dashboards put beside the gateway's.
-    set("served-model-name", Some(service.model_name().into()));
     set("listen", Some(listen(engine.ports.grpc)));
     set("health-listen", Some(listen(engine.ports.health)));
     set("metrics-listen", Some(listen(engine.ports.metrics)));

@@ -11,6 +11,9 @@ use crate::revision::Revision;
 use crate::settings::Settings;
 use crate::validate::Validated;
 
+/// What clients call the model.
+pub const SERVED_NAME: &str = "KVASIR_SERVED_MODEL_NAME";
+
 /// What tells a pod its place, and the user's variables. Reserved names were refused before.
 pub fn variables(service: &Validated, id: i32, revision: &Revision, settings: &Settings) -> Vec<EnvVar> {
     let mut all = vec![
@@ -22,6 +25,9 @@ pub fn variables(service: &Validated, id: i32, revision: &Revision, settings: &S
             &format!("metadata.labels['{}']", labels::POD_INDEX),
         ),
         value("KVASIR_GROUP", service.names.group(id)),
+        // For its figures, which alerts and dashboards put beside the gateway's. A variable, because engines of before that is read have
+        // nothing against one, and would refuse a file with a key that they don't know.
+        value(SERVED_NAME, service.model_name().to_owned()),
     ];
     all.extend(place_among_ranks(service, id, revision, settings));
     all.extend(revision.spec.source.hugging_face.iter().flat_map(hub));

@@ -6,6 +6,7 @@
 
 mod conditions;
 mod engines;
+mod news;
 
 use jiff::Timestamp;
 use kvasir_operator_api::{
@@ -23,6 +24,7 @@ use crate::settings::Settings;
 use crate::validate::Validated;
 
 pub use conditions::Verdict;
+pub use news::news;
 
 /// Most groups whose details are listed.
 const MAX_LISTED_GROUPS: usize = 256;

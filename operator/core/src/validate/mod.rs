@@ -19,6 +19,7 @@ use kvasir_operator_api::{
 
 pub use overrides::OWNED_LABEL_PREFIX;
 
+use crate::build::environment::SERVED_NAME;
 use crate::build::gateway_config::DEFAULT_TENANT;
 use crate::child::Kind;
 use crate::field_error::FieldError;
@@ -51,6 +52,15 @@ pub struct Validated {
 }
 
 impl Validated {
+    /// A service whose spec was refused, as far as the certificates of what runs are concerned: the operator signs them, for groups and, with
+    /// `has_gateway`, for a gateway.
+    pub fn as_it_runs(service: &InferenceService, has_gateway: bool) -> Self {
+        let mut running = Self::unjudged(service);
+        running.spec.tls.mode = TlsMode::Internal;
+        running.spec.gateway.enabled = has_gateway;
+        running
+    }
+
     /// A service whose spec nobody has judged. Its groups have a shape of their own; this one is that of a group of one rank.
     pub(crate) fn unjudged(service: &InferenceService) -> Self {
         Self::of(service, Shape::SINGLE)
@@ -121,6 +131,7 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     network::reach(spec, &mut errors);
     guest::check(service, &mut errors);
     engine(spec, &mut errors);
+    aliases(service, &mut errors);
     needs(spec, shape, settings, &mut errors);
     resources::check("spec.engine.resources", &spec.engine.resources, &mut errors);
     resources::check("spec.gateway.resources", &spec.gateway.resources, &mut errors);
@@ -271,6 +282,21 @@ fn route(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<Fiel
     }
 }
 
+/// A name that clients may ask for is listed once.
+fn aliases(service: &InferenceService, errors: &mut Vec<FieldError>) {
+    let model = &service.spec.model;
+    let name = model.name.as_ref().or(service.metadata.name.as_ref());
+    for (i, alias) in model.aliases.iter().enumerate() {
+        if Some(alias) == name {
+            errors.push(FieldError::new(
+                format!("spec.model.aliases[{i}]"),
+                Reason::InvalidSpec,
+                format!("{alias} is the model's name already: leave it out"),
+            ));
+        }
+    }
+}
+
 /// What an engine would refuse at its start.
 fn engine(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
     let kv = &spec.engine.kv;
@@ -296,11 +322,11 @@ fn engine(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
             ),
         ));
     }
-    for name in overruled(spec) {
+    for (name, field) in overruled(spec) {
         errors.push(FieldError::new(
             "spec.engine.env",
             Reason::InvalidSpec,
-            format!("{name} is set from spec.model.source.huggingFace already: give it in one place"),
+            format!("{name} is set from {field} already: give it in one place"),
         ));
     }
     if spec.model.format == ModelFormat::SafeTensors && spec.model.source.http.is_some() {
@@ -312,16 +338,26 @@ fn engine(spec: &InferenceServiceSpec, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Variables of the user that the model's source sets too. Two of one name can be created and never be changed.
-fn overruled(spec: &InferenceServiceSpec) -> impl Iterator<Item = &str> {
+/// Variables of the user that the model's fields set too, with these. Two of one name can be created and never be changed.
+fn overruled(spec: &InferenceServiceSpec) -> impl Iterator<Item = (&str, &'static str)> {
     let hub = spec.model.source.hugging_face.as_ref();
-    let sets = move |name: &str| match name {
-        "HF_TOKEN" => hub.is_some_and(|hub| hub.token_secret_ref.is_some()),
-        "HF_ENDPOINT" => hub.is_some_and(|hub| hub.endpoint.is_some()),
-        _ => false,
+    let set_from = move |name: &str| {
+        let (is_set, field) = match name {
+            "HF_TOKEN" => (
+                hub.is_some_and(|hub| hub.token_secret_ref.is_some()),
+                "spec.model.source.huggingFace",
+            ),
+            "HF_ENDPOINT" => (
+                hub.is_some_and(|hub| hub.endpoint.is_some()),
+                "spec.model.source.huggingFace",
+            ),
+            SERVED_NAME => (true, "spec.model.name"),
+            _ => return None,
+        };
+        is_set.then_some(field)
     };
     let names = spec.engine.env.iter().map(|variable| variable.name.as_str());
-    names.filter(move |name| sets(name))
+    names.filter_map(move |name| Some((name, set_from(name)?)))
 }
 
 /// What the engine demands of an address, so that a spec it would refuse isn't accepted.

@@ -261,7 +261,6 @@ impl Fake {
                 "{} isn't ours and was written",
                 child.reference
             );
-            let claims = |object: &Value| object["spec"]["volumeClaimTemplates"].clone();
             assert_eq!(
                 claims(&live.object),
                 claims(&child.object),
@@ -518,6 +517,13 @@ impl Fake {
             })
             .count()
     }
+}
+
+/// What of a StatefulSet's claims a user gave; the rest is filled in by the API server.
+fn claims(object: &Value) -> Vec<[Value; 2]> {
+    let claims = object["spec"]["volumeClaimTemplates"].as_array();
+    let given = |claim: &Value| [claim["metadata"]["name"].clone(), claim["spec"].clone()];
+    claims.into_iter().flatten().map(given).collect()
 }
 
 /// `exit_code` is what the pod's engine ends with, if it is broken.

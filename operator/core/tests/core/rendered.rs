@@ -180,12 +180,13 @@ fn gateway_and_engines_agree_on_names_ports_and_certificates() {
         json!({ "model": { "name": "org/chat-1", "source": { "pvc": { "claimName": "models" } } } }),
     );
     fake.settle();
-    let file: Value = serde_json::from_str(&files(&fake).1[0]).unwrap();
+    let pod = &fake.sets()[0].object["spec"]["template"]["spec"];
+    let variables = pod["containers"][0]["env"].as_array().unwrap();
+    let named = variables.iter().find(|v| v["name"] == "KVASIR_SERVED_MODEL_NAME");
     assert_eq!(
-        file["served-model-name"],
-        json!(gateway(&fake).served_model_names[0])
+        named.unwrap()["value"],
+        gateway(&fake).served_model_names[0].as_str()
     );
-
     let mut fake = Fake::new(json!({ "model": {
         "name": "served", "aliases": ["also"], "source": { "pvc": { "claimName": "m" } },
     } }));
