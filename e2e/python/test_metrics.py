@@ -2,8 +2,12 @@
 
 import pathlib
 import re
+import urllib.request
 
 import pytest
+
+import gateway as before_engines
+import server as kvasir
 
 GAUGES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
 COUNTERS = [
@@ -50,13 +54,34 @@ def test_a_histogram_has_exactly_the_buckets(exposition, name):
     assert re.search(rf"^vllm:{name}_count\{{.*\}} [1-9]", exposition, re.MULTILINE), f"{name} observed nothing"
 
 
-def test_the_charts_alerts_and_dashboard_ask_for_figures_that_exist(exposition):
+def of_a_cluster():
+    """What Prometheus reads there, of two kinds of pods: an engine's figures and its gateway's."""
+    port = kvasir.free_port()
+    flags = [f"--metrics-listen=127.0.0.1:{port}", "--served-model-name=smollm2"]
+    with before_engines.start(*flags, servedModelNames=["smollm2"]) as gateway:
+        for where in (port, gateway.operations):
+            with urllib.request.urlopen(f"http://127.0.0.1:{where}/metrics", timeout=30) as response:
+                yield response.read().decode()
+
+
+def test_the_charts_alerts_and_dashboard_ask_for_figures_that_exist():
     files = pathlib.Path(__file__).parents[2] / "charts/kvasir/files"
     text = (files / "rules.yaml").read_text() + (files / "dashboard.json").read_text()
-    asked = set(re.findall(r"(?:vllm:|kvasir_(?!operator_))[a-z0-9_]+", text))
-    exposed = set(re.findall(r"^([a-z0-9_:]+)[{ ]", exposition, re.MULTILINE))
+    figures = r"((?:vllm:|kvasir_(?!operator_))[a-z0-9_]+)"
+    asked = set(re.findall(figures, text))
+    exposed = {}
+    for page in of_a_cluster():
+        for name, labels in re.findall(r"^([a-z0-9_:]+)\{(.*)\} \S+$", page, re.MULTILINE):
+            exposed.setdefault(name, []).append(labels)
+        for name in re.findall(r"^([a-z0-9_:]+) \S+$", page, re.MULTILINE):
+            exposed.setdefault(name, []).append("")
     assert len(asked) > 15
-    assert asked <= exposed, asked - exposed
+    assert asked <= set(exposed), asked - set(exposed)
+    # What is chosen by its model is called the same by engines and gateways.
+    by_model = set(re.findall(figures + r'\{[^}]*model_name=~', text.replace("\\", "")))
+    assert len(by_model) > 10
+    for name in by_model:
+        assert all('model_name="smollm2"' in labels for labels in exposed[name]), (name, exposed[name])
 
 
 def test_token_counters_follow_the_usage(server, client):

@@ -1,11 +1,13 @@
 //! What Prometheus scrapes and warns about, where its operator is installed.
 
 use kvasir_operator_api::labels;
+use kvasir_operator_api::names::Names;
 use serde_json::json;
 
 use super::{meta, services};
 use crate::child::{Child, Kind};
 use crate::settings::Settings;
+use crate::sharing;
 use crate::validate::Validated;
 
 /// The monitor of engines and gateway, where one is wanted and the cluster knows the kind: a ServiceMonitor with the Service that it needs,
@@ -65,8 +67,11 @@ pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
             "annotations": { "summary": format!("{}: {summary}", in_template(model)) },
         })
     };
+    // Engines hold few waiting requests; the others wait in the gateway.
+    let of_gateway = of_gateway(service);
     let full = format!(
-        "max(vllm:kv_cache_usage_perc{{{of_service}}}) > {KV_USAGE} and sum(vllm:num_requests_waiting{{{of_service}}}) > 0"
+        "max(vllm:kv_cache_usage_perc{{{of_service}}}) > {KV_USAGE} and (sum(vllm:num_requests_waiting{{{of_service}}}) > 0 or \
+         sum(kvasir_gateway_waiting_requests{{{of_gateway}}}) > 0)"
     );
     let spec = json!({ "groups": [{
         "name": format!("{}/{}", service.namespace, service.name),
@@ -77,6 +82,18 @@ pub fn rules(service: &Validated, settings: &Settings) -> Option<Child> {
         ],
     }] });
     wanted.then(|| child(service, Kind::PrometheusRule, &spec))
+}
+
+/// Where a gateway counts this service's requests. Those of its own model bear no name there, those of a guest's do.
+fn of_gateway(service: &Validated) -> String {
+    let (gateway, model) = match sharing::reference(&service.spec) {
+        Some(host) => (Names::new(host).gateway(), in_quotes(service.model_name())),
+        None => (service.names.gateway(), String::new()),
+    };
+    format!(
+        "namespace=\"{}\",pod=~\"{gateway}-.*\",model_name=\"{model}\"",
+        service.namespace
+    )
 }
 
 /// A text as it stands between double quotes of an expression: a name that a user chose must not become a part of it.

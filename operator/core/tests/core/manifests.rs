@@ -289,6 +289,25 @@ fn rules_are_made_where_they_are_wanted_and_name_the_service() {
             "{expression}"
         );
     }
+    // Most of those that wait do so in the gateway.
+    let full = all[2]["expr"].as_str().unwrap();
+    let waiting = r#"kvasir_gateway_waiting_requests{namespace="team",pod=~"chat-gateway-.*",model_name=""}"#;
+    assert!(full.contains(waiting), "{full}");
+}
+
+#[test]
+fn a_guests_requests_wait_in_its_hosts_gateway() {
+    let gateway = json!({ "enabled": false, "gatewayRef": { "name": "front" } });
+    let mut fake = Fake::new(json!({ "observability": { "rules": true }, "gateway": gateway }));
+    fake.settings.known_kinds.insert(Kind::PrometheusRule);
+    fake.settle();
+    let mut rules = fake.objects.values();
+    let rules = rules.find(|live| live.reference.kind == Kind::PrometheusRule);
+    let full = rules.unwrap().object["spec"]["groups"][0]["rules"][2]["expr"].to_string();
+    assert!(
+        full.contains("front-gateway-.*") && full.contains(r#"model_name=\"chat\"}) > 0)"#),
+        "{full}"
+    );
 }
 
 #[test]
