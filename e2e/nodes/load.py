@@ -1,6 +1,6 @@
 """Clients that stream without pause, until a line comes in; then what they counted.
 
-    load.py URL AUTHORITY CLIENTS [KEY]
+    load.py URL AUTHORITY CLIENTS [KEY [MODEL]]
 """
 
 import json
@@ -21,9 +21,9 @@ class Counts:
         self.finished = 0
         self.failures = []
 
-    def run(self, url, authority, number, key):
+    def run(self, url, authority, number, key, model):
         client = connect(url, authority, key)
-        model = client.models.list().data[0].id
+        model = model or client.models.list().data[0].id
         asked = 0
         while not self.stop.is_set():
             asked += 1
@@ -50,9 +50,9 @@ class Counts:
                     self.finished += 1
 
 
-def main(url, authority, clients, key="none"):
+def main(url, authority, clients, key="none", model=None):
     counts = Counts()
-    threads = [threading.Thread(target=counts.run, args=(url, authority, number, key)) for number in range(int(clients))]
+    threads = [threading.Thread(target=counts.run, args=(url, authority, number, key, model)) for number in range(int(clients))]
     for thread in threads:
         thread.start()
     print(json.dumps({"streaming": counts.first.wait(60)}), flush=True)

@@ -1,10 +1,11 @@
 """One gateway for the models of two services, on real nodes; a third service beside them has its own."""
 
 import json
+import time
 
 import pytest
 
-from cluster import Service, wait_until
+from cluster import Cluster, Service, wait_until
 from test_isolation import SMALL, keyed, reached_by
 
 
@@ -55,3 +56,21 @@ def test_a_third_services_gateway_reaches_neither_and_the_shared_one_no_third(se
     assert reached_by(cluster, own, back) == []
     for pod in front.engines() + other.engines():
         assert reached_by(cluster, pod, back) == [], pod["metadata"]["name"]
+
+
+def test_a_rollout_behind_a_shared_gateway_loses_nothing(services, client):
+    front, back, other = services
+    # Three engines are what the nodes have room for.
+    other.patch({"replicas": 0})
+    wait_until(lambda: not other.pods("engine"), seconds=60)
+    before = {pod["metadata"]["uid"] for pod in back.engines()}
+    load = front.load(client, 4, front.secret, "back")
+    try:
+        back.patch({"engine": {"maxModelLen": 896}, "model": {"aliases": ["rear", "stern"]}})
+        wait_until(lambda: back.engines() and not before & {pod["metadata"]["uid"] for pod in back.engines()}, seconds=180)
+        # The last change must have met running streams too.
+        time.sleep(2)
+    finally:
+        counted = load.stop()
+    Cluster.measured.append(f"rollout behind a shared gateway: {counted['finished']} streams, {len(counted['failures'])} lost")
+    assert counted["failures"] == [] and counted["finished"] > 0

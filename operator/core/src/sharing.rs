@@ -7,7 +7,7 @@
 //! Whether a service may be a guest depends on others, which come and go. What it can put right itself (a name that is taken, certificates
 //! that the other side wouldn't trust) refuses its spec; a host that isn't there leaves its engines running and waits.
 //!
-//! Both sides come to the same answer, because they ask the same function: [`seats`].
+//! Both sides come to the same answer, because they ask the same function: `seats`.
 
 use std::collections::BTreeMap;
 

@@ -106,18 +106,19 @@ fn perform(fake: &mut Fake, act: &Act) {
         Act::ReconcileStale => fake.reconcile_stale(),
         Act::LoseStatus => fake.edit(|_| ()),
         Act::ForgetWrites => fake.restart_operator(),
-        Act::Guests(number) => {
-            fake.others
-                .retain(|other| other.metadata.name.as_deref() == Some("host"));
-            let guests =
-                (0..*number).map(|i| fake::other(&format!("guest-{i}"), i.into(), fake::behind("chat")));
-            fake.others.extend(guests);
-        }
+        Act::Guests(number) => guests(fake, *number),
         Act::Behind(host) => behind(fake, *host),
     }
     if matches!(act, Act::LoseStatus) {
         fake.service.status = None;
     }
+}
+
+fn guests(fake: &mut Fake, number: u8) {
+    fake.others
+        .retain(|other| other.metadata.name.as_deref() == Some("host"));
+    let guests = (0..number).map(|i| fake::other(&format!("guest-{i}"), i.into(), fake::behind("chat")));
+    fake.others.extend(guests);
 }
 
 fn behind(fake: &mut Fake, host: Option<bool>) {

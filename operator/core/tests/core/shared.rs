@@ -79,7 +79,7 @@ fn a_gateway_lists_the_models_of_its_guests_by_name_with_their_own_engines_routi
     let spec = with(
         behind("chat"),
         &json!({
-            "model": { "source": { "pvc": { "claimName": "models" } }, "name": "small", "aliases": ["tiny", "small"] },
+            "model": { "source": { "pvc": { "claimName": "models" } }, "name": "small", "aliases": ["tiny"] },
             "engine": { "ports": { "grpc": 50055 } },
             "gateway": {
                 "routing": { "policy": "LeastKV", "prefixChars": 4000 },
