@@ -131,7 +131,6 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     network::reach(spec, &mut errors);
     guest::check(service, &mut errors);
     engine(spec, &mut errors);
-    aliases(service, &mut errors);
     needs(spec, shape, settings, &mut errors);
     resources::check("spec.engine.resources", &spec.engine.resources, &mut errors);
     resources::check("spec.gateway.resources", &spec.gateway.resources, &mut errors);
@@ -279,21 +278,6 @@ fn route(spec: &InferenceServiceSpec, settings: &Settings, errors: &mut Vec<Fiel
                 kind.api_version()
             ),
         );
-    }
-}
-
-/// A name that clients may ask for is listed once.
-fn aliases(service: &InferenceService, errors: &mut Vec<FieldError>) {
-    let model = &service.spec.model;
-    let name = model.name.as_ref().or(service.metadata.name.as_ref());
-    for (i, alias) in model.aliases.iter().enumerate() {
-        if Some(alias) == name {
-            errors.push(FieldError::new(
-                format!("spec.model.aliases[{i}]"),
-                Reason::InvalidSpec,
-                format!("{alias} is the model's name already: leave it out"),
-            ));
-        }
     }
 }
 

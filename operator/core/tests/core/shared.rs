@@ -2,10 +2,10 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kvasir_config::gateway::{GatewayConfig, parse_gateway};
-use kvasir_operator_api::{InferenceService, NameRef, Reason};
+use kvasir_operator_api::{Gang, InferenceService, NameRef, Reason};
 use kvasir_operator_core::certificates::Subject;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
-use kvasir_operator_core::{FieldError, Settings, identity, sharing, validate};
+use kvasir_operator_core::{FieldError, Settings, Validated, identity, sharing, validate};
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, behind, other};
@@ -554,5 +554,34 @@ fn what_only_a_gateway_of_ones_own_has_is_refused_with_its_field_and_nothing_els
     assert_eq!(
         paths(json!({ "gateway": { "gatewayRef": { "name": "a/b" } } })),
         ["spec.gateway.gatewayRef.name"]
+    );
+}
+
+#[test]
+fn a_refused_spec_takes_no_trust_from_those_who_share_a_gateway() {
+    let keep = |fake: &Fake| {
+        let others: Vec<&InferenceService> = fake.others.iter().collect();
+        let running = Validated::as_it_runs(&fake.service, true);
+        sharing::keep(&fake.service, running, &others, &fake.settings).sharing
+    };
+    let mut host = host_of(vec![other("guest", 0, behind("chat"))]);
+    let guests = |fake: &Fake| -> Vec<String> {
+        let guests = keep(fake).guests.into_iter();
+        guests.map(|guest| guest.service.name).collect()
+    };
+    assert_eq!(guests(&host), ["guest"]);
+    host.edit(|spec| spec.scheduling.gang = Gang::Volcano);
+    assert!(validate(&host.service, &host.settings).is_err());
+    assert_eq!(guests(&host), ["guest"]);
+    // A guest whose name is taken by then.
+    let mut guest = guest_of(json!({}));
+    let uid = guest.others[0].metadata.uid.clone();
+    assert!(uid.is_some());
+    guest.edit(|spec| spec.model.aliases = vec!["host".to_owned()]);
+    assert!(guest.judge(&guest.service).is_err());
+    let kept = keep(&guest).host;
+    assert!(
+        matches!(&kept, Some(sharing::Host::Unfit { uid: known, .. }) if *known == uid),
+        "{kept:?}"
     );
 }
