@@ -456,7 +456,7 @@ fn a_gateway_serves_so_many_others_and_refuses_the_youngest() {
 #[test]
 fn an_edit_that_is_refused_does_not_take_a_guest_that_serves_from_its_gateway() {
     let mut guest = other("guest", 1, behind("chat"));
-    guest.spec.scheduling.gang = kvasir_operator_api::Gang::Volcano;
+    guest.spec.scheduling.gang = Gang::Volcano;
     let mut fake = host_of(vec![guest.clone()]);
     assert!(models(&fake).is_empty(), "it has never served");
     let mut own = Fake::new(json!({}));
