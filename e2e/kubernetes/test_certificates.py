@@ -4,9 +4,11 @@ import base64
 import contextlib
 import subprocess
 import threading
+import time
 import types
 
 import pytest
+from authority import KEY, Authority
 from running import ACCOUNT, MERGE, NAME, typed, wait_until
 
 PATH = "/apis/cert-manager.io/v1/namespaces/{}/certificates"
@@ -42,27 +44,6 @@ DEFINITION = {
         }],
     },
 }
-
-
-class Authority:
-    """Signs with openssl."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.openssl("req", "-x509", *KEY, "-keyout", "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=authority of the test")
-
-    def openssl(self, *arguments):
-        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
-
-    def data(self, uris, dns=(), days=1):
-        """What a Secret holds."""
-        names = ",".join([f"URI:{uri}" for uri in uris] + [f"DNS:{name}" for name in dns])
-        self.openssl("req", *KEY, "-keyout", "tls.key", "-out", "tls.csr", "-subj", "/CN=leaf", "-addext", f"subjectAltName={names}")
-        self.openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-copy_extensions", "copyall", "-out", "tls.crt", "-days", str(days))
-        return {name: base64.b64encode((self.folder / name).read_bytes()).decode() for name in ("tls.crt", "tls.key", "ca.crt")}
-
-
-KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +116,15 @@ def test_cert_manager_makes_all_certificates_and_they_go_with_their_groups(api, 
     operators().wait_for("working")
     space.create(replicas=2, tls=MANAGED)
     issuer = Issuer(api, space, authority)
-    names = ["chat-g0-certificate", "chat-g1-certificate", "chat-gateway-tls", "chat-operator-tls"]
+    names = ["chat-g0-issued", "chat-g1-issued", "chat-gateway-issued", "chat-operator-tls"]
     wait_until(lambda: sorted(issuer.certificates()) == names, lambda: list(issuer.certificates()))
     # What cert-manager says is passed on.
-    issuer.say("chat-g0-certificate", "False", "DoesNotExist", "issuer ours isn't there")
+    issuer.say("chat-g0-issued", "False", "DoesNotExist", "issuer ours isn't there")
     wait_until(lambda: "issuer ours isn't there" in space.message("CertificatesReady"), lambda: space.status())
     assert space.condition("CertificatesReady") == ("False", "IssueFailed")
-    api.request("PATCH", f"{issuer.path}/chat-g0-certificate/status", {"status": None}, MERGE)
+    api.request("PATCH", f"{issuer.path}/chat-g0-issued/status", {"status": None}, MERGE)
     uid = space.get("StatefulSet", "chat-g0")["metadata"]["uid"]
-    assert any(uri.endswith(f"/group/0/{uid}") for uri in issuer.certificates()["chat-g0-certificate"]["spec"]["uris"])
+    assert any(uri.endswith(f"/group/0/{uid}") for uri in issuer.certificates()["chat-g0-issued"]["spec"]["uris"])
     with issuer.working():
         space.wait("CertificatesReady", "True", "Issued")
         space.ready()
@@ -152,6 +133,9 @@ def test_cert_manager_makes_all_certificates_and_they_go_with_their_groups(api, 
             secret = space.get("Secret", name)
             assert [owner["uid"] for owner in secret["metadata"]["ownerReferences"]] == [service], name
             assert set(secret["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+        # Pods mount what the operator brings them.
+        for name, mounted in [("chat-g0-issued", "chat-g0-certificate"), ("chat-gateway-issued", "chat-gateway-tls")]:
+            assert space.get("Secret", mounted)["data"]["tls.crt"] == space.get("Secret", name)["data"]["tls.crt"]
         space.change({"replicas": 1})
         gone = next(name for name in names[:2] if name.split("-")[1] not in {group["metadata"]["name"].split("-")[1] for group in wait_groups(space, 1)})
         wait_until(lambda: not space.get("Secret", gone) and gone not in issuer.certificates(), gone)
@@ -205,14 +189,15 @@ def test_a_given_secret_is_judged_used_and_never_written(api, authority, operato
     space.wait("CertificatesReady", "True", "Issued")
     space.ready()
     before = space.get("Secret", "given")["metadata"]["resourceVersion"]
-    # Another Secret reaches running pods.
+    # Another Secret reaches running pods, in the one that they mount.
     uids = space.uids()
     give(space, authority, "second", *own)
     space.change({"tls": {"secretName": "second"}})
-    wait_until(lambda: (now := space.uids()) and not set(now.values()) & set(uids.values()), "the groups are replaced")
-    space.ready()
+    second = space.get("Secret", "second")["data"]["tls.crt"]
+    wait_until(lambda: space.get("Secret", "chat-g0-certificate")["data"]["tls.crt"] == second, "the second one in the group's Secret")
+    assert space.uids() == uids
     volumes = space.pods()[0]["spec"]["volumes"]
-    assert next(volume for volume in volumes if volume["name"] == "tls")["secret"]["secretName"] == "second"
+    assert next(volume for volume in volumes if volume["name"] == "tls")["secret"]["secretName"] == "chat-g0-certificate"
     secret = space.get("Secret", "given")
     assert secret["metadata"]["resourceVersion"] == before
     # It belongs to whoever gave it, and stays.
@@ -221,31 +206,81 @@ def test_a_given_secret_is_judged_used_and_never_written(api, authority, operato
     assert space.get("Secret", "given") and space.get("Secret", "ours")
 
 
-def test_48_the_mode_of_a_living_service_can_be_changed_and_changed_back(authority, operators, space):
-    """kserve PR#5716: the old mode lived on in some pods. Here every pod is replaced, and what only the old mode needs goes."""
-    operators().wait_for("working")
+class Watched:
+    """Looks at the Secrets that pods mount: at every moment each one's authorities, as they were a while ago, vouch for every certificate."""
+
+    BEHIND = 4
+
+    def __init__(self, space, folder):
+        self.space, self.folder, self.history = space, folder, []
+
+    def data(self):
+        mounted = [name for name in (item["metadata"]["name"] for item in self.space.list("Secret")) if name.endswith(("-certificate", "-gateway-tls"))]
+        secrets = {name: self.space.get("Secret", name) for name in mounted}
+        return {name: {key: base64.b64decode(value) for key, value in secret["data"].items()} for name, secret in secrets.items() if secret}
+
+    def vouches(self, bundle, leaf):
+        (self.folder / "bundle").write_bytes(bundle)
+        (self.folder / "leaf").write_bytes(leaf)
+        return subprocess.run(["openssl", "verify", "-CAfile", self.folder / "bundle", self.folder / "leaf"], check=False, capture_output=True).returncode == 0
+
+    def look(self):
+        now, data = time.monotonic(), self.data()
+        self.history = [(at, old) for at, old in self.history if now - at <= self.BEHIND] + [(now, data)]
+        shown = {secret["tls.crt"] for secret in data.values()}
+        for bundle in {secret["ca.crt"] for _, old in (self.history[0], self.history[-1]) for name, secret in old.items() if name in data}:
+            for leaf in shown:
+                assert self.vouches(bundle, leaf)
+        return data
+
+    def until_signed_by(self, authority, but=None):
+        """All of them, and nobody else is trusted any more. Without an authority: by another one than `but`."""
+        one, not_one = ((of.folder / "ca.crt").read_bytes() if of else None for of in (authority, but))
+
+        def switched():
+            data = self.look()
+            bundles = {secret["ca.crt"] for secret in data.values()}
+            return len(data) == 2 and len(bundles) == 1 and next(iter(bundles)).count(b"BEGIN") == 1 and bundles != {not_one} and (one is None or bundles == {one})
+
+        wait_until(switched, lambda: self.space.status(), 90)
+
+
+def test_48_the_authority_of_a_living_service_can_be_changed_in_every_way(api, authority, kind, operators, space, tmp_path, tmp_path_factory):
+    """kserve PR#5716: the old mode lived on in some pods. Here no pod is replaced: all of them trust the next authority before anybody shows a
+    certificate by it, and the old one until nobody does any more."""
+    operators("--trust-time=6", "--resync=5").wait_for("working")
     space.create()
     space.ready()
+    uids, watched = space.uids(), Watched(space, tmp_path)
+    other = Authority(tmp_path_factory.mktemp("other"))
     own = [f"spiffe://kvasir.dev/ns/{space.name}/service/chat/{part}" for part in ("engine", "gateway")]
     give(space, authority, "given", *own)
     give(space, authority, "ours", OPERATOR)
-    made = {"chat-authority", "chat-trust", "chat-gateway-tls"}
-
-    def secrets():
-        return {item["metadata"]["name"] for item in space.list("Secret")}
-
-    def certificates(component):
-        return {volume["secret"]["secretName"] for pod in space.pods(component) for volume in pod["spec"]["volumes"] if volume["name"] == "tls"}
-
-    assert made <= secrets()
+    give(space, other, "second", *own)
+    watched.look()
     space.change({"tls": {"mode": "Provided", "secretName": "given", "operatorSecretName": "ours"}})
-    wait_until(lambda: all(certificates(component) == {"given"} for component in ("engine", "gateway")), "every pod has the given certificate", 120)
+    for part in ("CertificatesReady", "Progressing"):
+        wait_until(lambda part=part: "when every pod trusts it" in space.message(part), lambda: space.status())
+        assert space.condition(part)[0] == "True"
+    assert space.condition("Ready")[0] == "True"
+    watched.until_signed_by(authority)
+    wait_until(lambda: not space.get("Secret", "chat-authority"), "the operator's own authority goes")
+    wait_until(lambda: space.condition("Progressing")[0] == "False", lambda: space.status())
+    space.change({"tls": {"secretName": "second", "operatorSecretName": None}})
+    watched.until_signed_by(other)
+    # Another content of the same Secret.
+    give(space, authority, "second", *own)
+    watched.until_signed_by(authority)
+    space.change({"tls": {"mode": "CertManager", "secretName": None, "issuerRef": {"name": "ours"}}})
+    issuer = Issuer(api, space, other)
+    with issuer.working():
+        watched.until_signed_by(other)
+    space.change({"tls": {"mode": "Internal", "issuerRef": None}})
+    watched.until_signed_by(None, but=other)
+    wait_until(lambda: not issuer.certificates(), "the Certificates go")
     space.ready()
-    wait_until(lambda: not secrets() & made, secrets, 60)
-    space.change({"tls": {"mode": "Internal", "secretName": None, "operatorSecretName": None}})
-    wait_until(lambda: certificates("gateway") == {"chat-gateway-tls"} and "given" not in certificates("engine"), "every pod has its own again", 120)
-    space.ready()
-    assert made | {"given", "ours"} <= secrets()
+    assert space.uids() == uids
+    space.at_rest()
 
 
 def test_an_authority_that_is_deleted_is_followed_by_another_and_trusted_as_long_as_it_is_needed(api, operators, space, tmp_path):

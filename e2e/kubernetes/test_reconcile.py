@@ -161,6 +161,30 @@ def test_an_object_of_somebody_else_is_reported_and_left_alone(api, space):
     space.wait("Accepted", "True", "Valid")
 
 
+def test_a_foreign_pod_with_the_name_of_an_engines_is_named(api, space):
+    """The StatefulSet tries again for ever and tells nobody."""
+    api.create("Pod", space.name, {"metadata": {"name": "chat-g0-0"}, "spec": {"containers": [{"name": "x", "image": "x"}]}})
+    space.create()
+    space.wait("EnginesReady", "False", "NameCollision")
+    assert "pod chat-g0-0 exists and belongs to somebody else (its owner: nobody)" in space.message("EnginesReady")
+    api.delete("Pod", space.name, "chat-g0-0")
+    space.ready()
+
+
+@pytest.mark.parametrize("name", ["chat-gateway-salt", "chat-gateway-tls", "chat-g0-certificate"])
+def test_a_foreign_secret_with_the_name_of_one_that_pods_mount_is_named_and_mounted_by_nobody(api, space, name):
+    foreign = api.create("Secret", space.name, {"metadata": {"name": name}, "stringData": {"tls.crt": "mine", "tls.key": "mine", "salt": "mine"}})
+    space.create()
+    space.wait("Accepted", "False", "NameCollision")
+    assert f"Secret {name}" in space.message("Accepted")
+    time.sleep(3)
+    mounted = [volume.get("secret", {}).get("secretName") for pod in space.list("Pod") for volume in pod["spec"]["volumes"]]
+    assert name not in mounted
+    assert space.get("Secret", name)["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
+    api.delete("Secret", space.name, name)
+    space.ready()
+
+
 def test_objects_that_only_carry_our_label_are_never_deleted(api, kept):
     """kserve#6113: everything with the label was taken for an orphan."""
     labels = {"app.kubernetes.io/managed-by": "kvasir", "kvasir.dev/service": "chat"}

@@ -56,3 +56,32 @@ def test_objects_of_an_earlier_version_are_taken_over_without_restarting_a_pod(c
     assert space.uids() == before
     assert all(status["restartCount"] == 0 for pod in space.pods() for status in pod["status"]["containerStatuses"])
     assert space.status()["updatedReplicas"] == 2
+
+
+def test_revisions_that_nobody_could_change_are_written_anew_and_an_orphaning_deletion_ends(api, cluster, space, operators):
+    """The API server's encoder sorts keys and escapes some characters. An object that is immutable and was written otherwise can't be changed by
+    anybody, not even by the garbage collector, which would try for ever to take its owner from it."""
+    odd = {**copy.deepcopy(SPEC), "engine": {"env": [{"name": "ODD", "value": "<a> & b"}]}}
+    stored = space.create(**odd)
+    made = children(stored)
+    [revision] = [item for item in made["items"] if item["kind"] == "ControllerRevision"]
+    made["items"].remove(revision)
+    cluster.kubectl("create", "--field-manager=kvasir-operator", "-f", "-", stdin=json.dumps(made))
+    # As earlier versions wrote it; kubectl would sort and escape.
+    revision["data"] = dict(sorted(json.loads(revision["data"]["text"]).items(), reverse=True))
+    revision["metadata"]["annotations"]["kvasir.dev/desired-hash"] = "earlier"
+    api.create("ControllerRevision", space.name, revision)
+    name = revision["metadata"]["name"]
+    wait_until(lambda: len(space.pods()) == 2, "the pods")
+    before = space.uids()
+    operators().wait_for("working")
+    wait_until(lambda: "text" in ((space.get("ControllerRevision", name) or {}).get("data") or {}), "its data are kept as a text")
+    space.ready()
+    assert space.uids() == before
+    cluster.kubectl("-n", space.name, "delete", "kis", "chat", "--cascade=orphan", "--timeout=60s")
+    wait_until(lambda: not space.service(), "the service goes")
+    assert space.groups() and not space.children()
+    # What is left is in the way of another service of that name, and is named.
+    space.create(**odd)
+    space.wait("Accepted", "False", "NameCollision")
+    assert space.uids() == before

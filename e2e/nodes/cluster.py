@@ -274,9 +274,9 @@ class Service:
         """Runs ask.py in the client's pod."""
         return client.python("ask.py", f"https://{self.host}/v1", self.authority(), *arguments, **more)
 
-    def load(self, client, clients=8, *of):
+    def load(self, client, clients=8, *of, authority=None):
         """Clients that stream without pause until they are told to stop; `of` is their key and what else load.py takes."""
-        return Load(client.start("load.py", f"https://{self.host}/v1", self.authority(), str(clients), *of))
+        return Load(client.start("load.py", f"https://{self.host}/v1", authority or self.authority(), str(clients), *of))
 
     def start_stream(self, client, tokens, clients=1, words=4, model=None):
         """Streams that have begun."""

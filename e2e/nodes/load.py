@@ -1,6 +1,8 @@
 """Clients that stream without pause, until a line comes in; then what they counted.
 
-    load.py URL AUTHORITY CLIENTS [KEY [MODEL]]
+    load.py URL AUTHORITY CLIENTS [KEY [MODEL [fresh]]]
+
+An empty model is the first one. `fresh`: each request has a connection of its own.
 """
 
 import json
@@ -21,7 +23,7 @@ class Counts:
         self.finished = 0
         self.failures = []
 
-    def run(self, url, authority, number, key, model):
+    def run(self, url, authority, number, key, model, fresh):
         client = connect(url, authority, key)
         model = model or client.models.list().data[0].id
         asked = 0
@@ -29,6 +31,9 @@ class Counts:
             asked += 1
             begin = time.time()
             try:
+                if fresh:
+                    client.close()
+                    client = connect(url, authority, key)
                 stream = client.completions.create(
                     model=model, prompt=f"Client {number} counts for the time number {asked}: one, two,", max_tokens=TOKENS, temperature=0,
                     stream=True, extra_body={"ignore_eos": True}, stream_options={"include_usage": True})
@@ -50,9 +55,9 @@ class Counts:
                     self.finished += 1
 
 
-def main(url, authority, clients, key="none", model=None):
+def main(url, authority, clients, key="none", model=None, how="kept"):
     counts = Counts()
-    threads = [threading.Thread(target=counts.run, args=(url, authority, number, key, model)) for number in range(int(clients))]
+    threads = [threading.Thread(target=counts.run, args=(url, authority, number, key, model, how == "fresh")) for number in range(int(clients))]
     for thread in threads:
         thread.start()
     print(json.dumps({"streaming": counts.first.wait(60)}), flush=True)

@@ -1,18 +1,20 @@
 """Eight clients stream without pause while something changes: no request fails and no stream is cut short."""
 
+import base64
 import contextlib
 import subprocess
 import time
 
 import pytest
 
+from authority import Authority
 from cluster import Cluster, wait_until
 
 
 @contextlib.contextmanager
-def streaming(service, client, what):
+def streaming(service, client, what, **load):
     """Asserts that nothing was lost, and that requests were answered at all."""
-    load = service.load(client)
+    load = service.load(client, **load)
     begin = time.monotonic()
     try:
         yield
@@ -112,6 +114,73 @@ def test_renewing_every_certificate_loses_nothing(laptop, client, cluster):
         before_gateways = uids(laptop.gateways())
         new_gateway_settings(laptop)
         wait_until(lambda: replaced(laptop.gateways(), before_gateways), seconds=120)
+    laptop.wait_until_ready()
+
+
+class Switches:
+    """Changes whose certificates a service has, and meets old pods with new ones at every step."""
+
+    def __init__(self, service):
+        self.service, self.cluster = service, service.cluster
+
+    def give(self, name, authority, uris, dns=()):
+        metadata = {"name": name, "namespace": self.service.namespace}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata, "data": authority.data(uris, dns)})
+
+    def provide(self, name, authority):
+        own = f"spiffe://kvasir.dev/ns/{self.service.namespace}/service/{self.service.name}"
+        self.give(name, authority, [f"{own}/engine", f"{own}/gateway"], [self.service.host])
+
+    def shown(self):
+        """The authorities of what pods mount, and how many of them each trusts."""
+        secrets = self.cluster.get("-n", self.service.namespace, "secrets", "-l", f"kvasir.dev/service={self.service.name}")["items"]
+        mounted = [s["data"] for s in secrets if "tls.key" in s["data"] and s["metadata"]["name"].endswith(("-certificate", "-gateway-tls"))]
+        return {base64.b64decode(data["ca.crt"]) for data in mounted}
+
+    def trusts(self, number):
+        return lambda: all(bundle.count(b"BEGIN") == number for bundle in self.shown())
+
+    def new_gateways(self):
+        """Their connections are new."""
+        before = uids(self.service.gateways())
+        new_gateway_settings(self.service)
+        wait_until(lambda: replaced(self.service.gateways(), before), seconds=120)
+
+    def switch(self, tls):
+        """To another authority; new gateways come when both are trusted, and again when one is left."""
+        self.service.patch({"tls": tls})
+        wait_until(self.trusts(2), self.service.get, 30)
+        self.new_gateways()
+        wait_until(self.trusts(1), self.service.get, 180)
+
+
+@pytest.mark.rotating
+def test_changing_whose_certificates_a_service_has_loses_nothing(laptop, client, cluster, tmp_path_factory):
+    """Internal, given, given by another authority, and back; every client's request has a connection of its own."""
+    cluster.install("--set", "operator.extraArgs={--trust-time=30,--resync=10}")
+    first, second = (Authority(tmp_path_factory.mktemp(name)) for name in ("first", "second"))
+    switches = Switches(laptop)
+    for name, authority in (("first", first), ("second", second)):
+        switches.provide(name, authority)
+        switches.give(f"{name}-operator", authority, ["spiffe://kvasir.dev/operator"])
+    given = [(authority.folder / "ca.crt").read_bytes() for authority in (first, second)]
+    engines = uids(laptop.engines())
+    internal = base64.b64decode(laptop.authority())
+    trusted = base64.b64encode(b"".join([internal, *given])).decode()
+    with streaming(laptop, client, "Internal -> Provided -> another authority", authority=trusted, how="fresh"):
+        switches.switch({"mode": "Provided", "secretName": "first", "operatorSecretName": "first-operator"})
+        switches.switch({"secretName": "second", "operatorSecretName": "second-operator"})
+        switches.new_gateways()
+    assert switches.shown() == {given[1]}
+    laptop.patch({"tls": {"mode": "Internal", "secretName": None, "operatorSecretName": None}})
+    # Whoever comes from outside hears of the next authority before anybody shows it.
+    wait_until(switches.trusts(2), laptop.get, 30)
+    with streaming(laptop, client, "Provided -> Internal", authority=laptop.authority(), how="fresh"):
+        wait_until(switches.trusts(1), laptop.get, 180)
+        switches.new_gateways()
+    assert not switches.shown() & {internal, *given}
+    assert uids(laptop.engines()) == engines
+    cluster.install()
     laptop.wait_until_ready()
 
 

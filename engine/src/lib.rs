@@ -7,6 +7,7 @@ mod answerer;
 mod chat;
 pub mod cli;
 mod copy;
+mod disk;
 mod doctor;
 mod exit;
 pub mod fetch;

@@ -58,6 +58,9 @@ pub(crate) struct RunArguments {
     /// How long a new group serves beside old ones before they may go: as long as the cluster's DNS may give old answers, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 35, value_parser = clap::value_parser!(u32).range(0..=600))]
     join_time: u32,
+    /// How long an authority is trusted before anything that it signed is shown: as long as kubelets may take to bring a Secret to its pods, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    trust_time: u32,
     /// Services that are worked on at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     concurrency: u16,
@@ -156,6 +159,7 @@ fn options(arguments: RunArguments) -> Options {
         alpha_topology: arguments.alpha_topology,
         allow_local_sources: arguments.allow_local_sources,
         join_time: jiff::SignedDuration::from_secs(arguments.join_time.into()),
+        trust_time: jiff::SignedDuration::from_secs(arguments.trust_time.into()),
         resync: jiff::SignedDuration::from_secs(arguments.resync.into()),
         ..defaults
     };

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use kvasir_config::{ByteCount, StartFault};
 
+use crate::disk::has_no_room;
 use crate::exit::{Failure, chain};
 
 /// Why files weren't copied.
@@ -100,15 +101,10 @@ impl CopyError {
             Self::Missing { .. } | Self::Empty { .. } => Some(StartFault::NotFound),
             Self::TooMany { .. } | Self::Read { .. } => Some(StartFault::BadFiles),
             Self::NoSpace { .. } => Some(StartFault::NoSpace),
-            Self::Write { source, .. } => is_full(source).then_some(StartFault::NoSpace),
+            Self::Write { source, .. } => has_no_room(source).then_some(StartFault::NoSpace),
             Self::Program(_) => None,
         }
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 impl From<CopyError> for Failure {

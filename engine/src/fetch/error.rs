@@ -9,6 +9,7 @@ use kvasir_weights::Digest;
 
 use super::hub::SelectError;
 use super::source::InvalidName;
+use crate::disk::has_no_room;
 
 /// A model can't be found or fetched.
 #[derive(Debug, thiserror::Error)]
@@ -317,13 +318,15 @@ impl FetchError {
     /// An error of writing to `path`, of which `needed` bytes are still to come.
     pub(super) fn write(path: impl Into<PathBuf>, needed: u64) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path, needed },
-            _ => Self::Io {
+        move |source| {
+            if has_no_room(&source) {
+                return Self::NoSpace { path, needed };
+            }
+            Self::Io {
                 action: "write",
                 path,
                 source,
-            },
+            }
         }
     }
 }

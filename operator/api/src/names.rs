@@ -85,6 +85,11 @@ impl Names {
         self.with("gateway-tls")
     }
 
+    /// What cert-manager makes for the gateway.
+    pub fn gateway_issued(&self) -> String {
+        self.with("gateway-issued")
+    }
+
     /// What the operator presents itself with, where cert-manager makes the certificates.
     pub fn operator_certificate(&self) -> String {
         self.with("operator-tls")
@@ -120,9 +125,26 @@ impl Names {
         self.with(&format!("g{id}-certificate"))
     }
 
+    /// What cert-manager makes for a group.
+    pub fn group_issued(&self, id: i32) -> String {
+        self.with(&format!("g{id}-issued"))
+    }
+
+    /// The id of the group that cert-manager makes a certificate of that name for.
+    pub fn group_of_issued(&self, name: &str) -> Option<i32> {
+        self.group_id(name.strip_suffix("-issued")?)
+    }
+
     /// The id of the group whose certificate has that name.
     pub fn group_of_certificate(&self, name: &str) -> Option<i32> {
         self.group_id(name.strip_suffix("-certificate")?)
+    }
+
+    /// Whether a Secret of that name is one of the service's own that its pods mount.
+    pub fn is_pods_secret(&self, name: &str) -> bool {
+        name == self.gateway_secret()
+            || name == self.gateway_certificate()
+            || self.group_of_certificate(name).is_some()
     }
 
     /// A group's pod.

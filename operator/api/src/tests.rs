@@ -266,6 +266,7 @@ fn children(service: &str) -> BTreeMap<String, &'static str> {
         (names.metrics_service(), "metrics"),
         (names.authority(), "authority"),
         (names.gateway_certificate(), "gateway certificate"),
+        (names.gateway_issued(), "gateway issued"),
         (names.operator_certificate(), "operator certificate"),
         (names.revision("0123456789"), "revision"),
     ]);
@@ -273,6 +274,7 @@ fn children(service: &str) -> BTreeMap<String, &'static str> {
         all.insert(names.group(id), "group");
         all.insert(names.group_config(id), "group config");
         all.insert(names.group_certificate(id), "group certificate");
+        all.insert(names.group_issued(id), "group issued");
     }
     all
 }

@@ -23,6 +23,8 @@ pub const PRIVATE_KEY_KEY: &str = "tls.key";
 pub const TRUST_KEY: &str = "ca.crt";
 /// Key of the seed of the tenants' cache salts in the gateway's Secret: 32 random bytes.
 pub const SALT_KEY: &str = "salt";
+/// Part of the SPIFFE ids that only one group has.
+pub const GROUP_PART: &str = "/group/";
 /// Name of the operator in its certificates.
 pub const OPERATOR: &str = "spiffe://kvasir.dev/operator";
 
@@ -47,17 +49,17 @@ pub fn engine_of(namespace: &str, service: &str) -> String {
 
 /// SPIFFE id of the service's gateway: engines demand it on their gRPC port.
 pub fn gateway(service: &Validated) -> String {
-    of(service, "gateway")
+    format!("{}/gateway", of(service))
 }
 
 /// SPIFFE id of a group's ranks: ranks demand it of each other. Ids of groups are used again, uids never.
 pub fn group(service: &Validated, id: i32, uid: &str) -> String {
-    of(service, &format!("group/{id}/{uid}"))
+    format!("{}{GROUP_PART}{id}/{uid}", of(service))
 }
 
-fn of(service: &Validated, part: &str) -> String {
+fn of(service: &Validated) -> String {
     format!(
-        "spiffe://kvasir.dev/ns/{}/service/{}/{part}",
+        "spiffe://kvasir.dev/ns/{}/service/{}",
         service.namespace, service.name
     )
 }
@@ -106,7 +108,15 @@ pub fn names(service: &Validated, subject: &Subject, cluster_domain: &str) -> Id
     }
 }
 
-/// The Secret that holds the certificate of `subject`.
+/// The Secret that cert-manager writes for `subject`; the operator brings its content to the pods.
+pub fn issued(names: &Names, subject: &Subject) -> String {
+    match subject {
+        Subject::Group { id, .. } => names.group_issued(*id),
+        Subject::Gateway => names.gateway_issued(),
+    }
+}
+
+/// The Secret that holds the certificate of `subject`, as its pods mount it.
 pub fn secret(names: &Names, subject: &Subject) -> String {
     match subject {
         Subject::Group { id, .. } => names.group_certificate(*id),

@@ -18,6 +18,7 @@ pub mod explain;
 mod fault;
 mod field_error;
 pub mod groups;
+pub mod handover;
 pub mod identity;
 pub mod observed;
 pub mod outcomes;

@@ -46,6 +46,8 @@ pub struct Observed {
     pub refused_pods: BTreeMap<i32, String>,
     /// What is known about certificates.
     pub certificates: Option<CertificatesView>,
+    /// How far the service is on its way from one authority to another.
+    pub handover: HandoverView,
     /// The authorities that vouch for the gateway's certificate, as PEM, once there is one.
     pub trust: Option<String>,
     /// What the operator found out about its network's policies; nothing if it hasn't tried since it started.
@@ -106,6 +108,16 @@ pub struct Written {
     pub digest: String,
 }
 
+/// What is said of a group that can't have its pod because another one has its name.
+pub fn foreign_pod(name: &str, owner: &str) -> String {
+    format!(
+        "pod {name} exists and {FOREIGN_POD} (its owner: {owner}): delete it or give the service another name"
+    )
+}
+
+/// Part of what is said of such a group.
+pub(crate) const FOREIGN_POD: &str = "belongs to somebody else";
+
 /// Load of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupLoad {
@@ -130,6 +142,26 @@ pub struct CertificatesView {
     pub missing: usize,
     /// What is wrong with Secrets that somebody else fills, each with its field or object.
     pub problems: Vec<String>,
+}
+
+/// How far a service is on its way from one authority to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HandoverView {
+    /// What certificates by a new authority wait for.
+    pub waiting: Option<Waiting>,
+    /// Groups whose certificate not every pod believes yet, and when every one will.
+    pub joins: BTreeMap<i32, Timestamp>,
+    /// A certificate by an authority of the operator's own is in use, whatever the mode is by now.
+    pub needs_authority: bool,
+}
+
+/// What certificates by a new authority wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waiting {
+    /// Kubelets bring Secrets to pods until then.
+    Until(Timestamp),
+    /// The authority isn't in every Secret yet.
+    Secrets,
 }
 
 impl Observed {

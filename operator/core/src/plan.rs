@@ -103,8 +103,9 @@ pub fn plan(service: &Validated, observed: &Observed, settings: &Settings, now: 
         service, observed, settings, &history, &update, &decisions, &mut plan,
     );
     tell(service, observed, &wanted.children, &mut plan);
+    let ids: Vec<i32> = decisions.groups.iter().map(|group| group.id).collect();
     write(service, observed, wanted.children, now, &mut plan, &mut decisions);
-    delete(service, observed, &wanted.keep, &mut plan);
+    delete(service, observed, &ids, &wanted.keep, &mut plan);
     plan.look_again = look_again(&decisions, settings, now);
     plan.decisions = decisions;
     plan
@@ -277,18 +278,20 @@ fn groups_children(
 /// Secrets that the operator fills by itself stay as long as somebody mounts them.
 fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTreeSet<ObjectRef>) {
     let mut names = vec![service.names.gateway_secret()];
-    match service.spec.tls.mode {
-        TlsMode::Internal => {
-            names.push(service.names.authority());
-            names.push(service.names.trust_bundle());
-        }
-        TlsMode::CertManager => names.push(service.names.operator_certificate()),
-        TlsMode::Provided | TlsMode::Off => {}
-    }
-    if matches!(service.spec.tls.mode, TlsMode::Internal | TlsMode::CertManager) {
+    let mode = service.spec.tls.mode;
+    if mode != TlsMode::Off {
+        names.push(service.names.trust_bundle());
         let gateway = service.spec.gateway.enabled;
         names.extend(gateway.then(|| service.names.gateway_certificate()));
         names.extend(ids.iter().map(|id| service.names.group_certificate(*id)));
+    }
+    if mode == TlsMode::Internal || observed.handover.needs_authority {
+        names.push(service.names.authority());
+    }
+    if mode == TlsMode::CertManager {
+        names.push(service.names.operator_certificate());
+        names.push(service.names.gateway_issued());
+        names.extend(ids.iter().map(|id| service.names.group_issued(*id)));
     }
     // Pods of a deleted group drain with their certificate.
     names.extend(
@@ -298,17 +301,8 @@ fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTr
             .filter_map(|pod| pod.group)
             .map(|id| service.names.group_certificate(id)),
     );
-    // Whoever mounts one starts again with it, whatever the mode is by now: the change to Secrets that somebody else fills may fail or be
-    // taken back, and until then the authority is what these pods trust each other by.
-    let mounted: Vec<&String> = observed.pods.iter().flat_map(|pod| &pod.secrets).collect();
-    let is_own = |name: &&String| {
-        **name == service.names.gateway_certificate() || service.names.group_of_certificate(name).is_some()
-    };
-    if service.spec.tls.mode == TlsMode::Provided && mounted.iter().copied().any(|name| is_own(&name)) {
-        names.push(service.names.authority());
-        names.push(service.names.trust_bundle());
-    }
-    names.extend(mounted.into_iter().cloned());
+    // Whoever mounts one starts again with it.
+    names.extend(observed.pods.iter().flat_map(|pod| pod.secrets.iter().cloned()));
     keep.extend(names.into_iter().map(|name| ObjectRef {
         kind: Kind::Secret,
         name,
@@ -385,7 +379,13 @@ fn write(
 
 /// What the service owns and doesn't want any more. Kinds in reverse order; policies in the reverse of their own, so that
 /// the one that closes everything goes first.
-fn delete(service: &Validated, observed: &Observed, keep: &BTreeSet<ObjectRef>, plan: &mut Plan) {
+fn delete(
+    service: &Validated,
+    observed: &Observed,
+    ids: &[i32],
+    keep: &BTreeSet<ObjectRef>,
+    plan: &mut Plan,
+) {
     let mut doomed: Vec<&Live> = observed
         .children
         .iter()
@@ -396,8 +396,13 @@ fn delete(service: &Validated, observed: &Observed, keep: &BTreeSet<ObjectRef>, 
     let lingering = |live: &Live| {
         // A group's policy, budget and configuration stay while its pods drain.
         let group = live.label(labels::GROUP).and_then(|id| id.parse::<i32>().ok());
+        // What cert-manager makes isn't mounted: it goes with the mode, before its group.
+        let is_certificate = matches!(live.reference.kind, Kind::Certificate | Kind::Secret);
         let of_group = live.reference.kind != Kind::StatefulSet
-            && group.is_some_and(|id| observed.pods.iter().any(|p| p.group == Some(id)));
+            && group.is_some_and(|id| {
+                let is_living = ids.contains(&id);
+                observed.pods.iter().any(|p| p.group == Some(id)) && !(is_certificate && is_living)
+            });
         // So do the gateway's: its pods would lose the streams that they are ending.
         let of_gateway = live.reference.kind == Kind::NetworkPolicy
             && service.spec.network.mode == NetworkMode::Strict

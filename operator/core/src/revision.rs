@@ -6,6 +6,8 @@
 //!
 //! Each revision is kept as a ControllerRevision of the service, so that a rollout can go back to it.
 
+use std::fmt::Write as _;
+
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kvasir_operator_api::{
@@ -14,7 +16,7 @@ use kvasir_operator_api::{
     names::{self, Names},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::build::meta;
 use crate::child::{Child, Kind, Live};
@@ -40,9 +42,9 @@ pub struct RevisionSpec {
     pub topology: TopologySpec,
     /// Where pods may run.
     pub scheduling: SchedulingSpec,
-    /// Certificates or none.
+    /// Certificates, written as Internal whoever makes them, or none: pods mount what the operator brings them in every mode.
     pub tls: TlsMode,
-    /// The Secret with the certificate, in mode Provided: another one reaches pods only by replacing them.
+    /// The Secret with the certificate, in mode Provided, of revisions that earlier versions made: their pods mount it themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_secret_name: Option<String>,
     /// What the user changed of the pod template.
@@ -83,18 +85,32 @@ impl Revision {
             accelerator: spec.accelerator.clone(),
             topology: spec.topology.clone(),
             scheduling: spec.scheduling.clone(),
-            tls: spec.tls.mode,
-            tls_secret_name: spec
-                .tls
-                .secret_name
-                .clone()
-                .filter(|_| spec.tls.mode == TlsMode::Provided),
+            tls: match spec.tls.mode {
+                TlsMode::Off => TlsMode::Off,
+                TlsMode::Internal | TlsMode::CertManager | TlsMode::Provided => TlsMode::Internal,
+            },
+            tls_secret_name: None,
             pod_overrides: spec.pod_overrides.clone(),
             restarted_at: spec.restarted_at.clone(),
             service_account_name: spec.service_account_name.clone(),
         };
-        let text = serde_json::to_string(&rolled).expect("a spec is plain data");
-        let name = names::short_hash(text.as_bytes());
+        let hash = |rolled: &RevisionSpec| {
+            let text = serde_json::to_string(rolled).expect("a spec is plain data");
+            names::short_hash(text.as_bytes())
+        };
+        let is_known = |name: &str| known.iter().any(|revision| revision.name == name);
+        let provided = spec.tls.mode == TlsMode::Provided;
+        let earlier = RevisionSpec {
+            tls: spec.tls.mode,
+            tls_secret_name: spec.tls.secret_name.clone().filter(|_| provided),
+            ..rolled.clone()
+        };
+        let (name, earlier_name) = (hash(&rolled), hash(&earlier));
+        let (name, rolled) = if !is_known(&name) && is_known(&earlier_name) {
+            (earlier_name, earlier)
+        } else {
+            (name, rolled)
+        };
         let image = known
             .iter()
             .find(|revision| revision.name == name)
@@ -113,7 +129,11 @@ impl Revision {
         if live.reference.kind != Kind::ControllerRevision {
             return None;
         }
-        let mut revision: Self = serde_json::from_value(live.object["data"].clone()).ok()?;
+        let data = &live.object["data"];
+        let mut revision: Self = match data[TEXT_KEY].as_str() {
+            Some(text) => serde_json::from_str(text).ok()?,
+            None => serde_json::from_value(data.clone()).ok()?,
+        };
         names
             .revision_hash(&live.reference.name)?
             .clone_into(&mut revision.name);
@@ -136,6 +156,9 @@ impl Revision {
         // The API server compares the bytes of what is immutable, and a patch of anything in the object has sorted these keys. In any other
         // order nobody could patch it, and the garbage collector, which has to for `kubectl delete --cascade=orphan`, would try for ever.
         data.sort_all_objects();
+        if let Some(text) = escaped(&data) {
+            data = json!({ TEXT_KEY: text });
+        }
         let object = ControllerRevision {
             metadata,
             data: RawExtension(data),
@@ -143,6 +166,43 @@ impl Revision {
         };
         // Its data is immutable: whatever a later operator would write there, the old one stays.
         Child::new(Kind::ControllerRevision, &name, &object)
-            .with_hash(names::short_hash(self.name.as_bytes()))
+            .with_hash(names::short_hash(format!("{} {FORM}", self.name).as_bytes()))
+    }
+}
+
+/// Form of the data, which is part of the desired hash: an object whose data is of an earlier form is written anew, if it has to be.
+const FORM: u32 = 2;
+/// Key of data that is kept as a text.
+const TEXT_KEY: &str = "text";
+
+/// The data as a text, where the API server would write it in another way than it was given: its encoder escapes these characters, and
+/// the bytes of what is immutable are compared. In a text that has no such character both ways are one.
+fn escaped(data: &Value) -> Option<String> {
+    let text = data.to_string();
+    let is_escaped = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+    text.contains(is_escaped).then(|| {
+        let mut safe = String::with_capacity(text.len() + 32);
+        for c in text.chars() {
+            if is_escaped(c) {
+                let _ = write!(safe, "\\u{:04x}", u32::from(c));
+            } else {
+                safe.push(c);
+            }
+        }
+        safe
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_escapes_is_kept_as_a_text_without_it_and_read_back() {
+        let data = json!({ "a": "<b> & \u{2028}\"\\", "c": [1] });
+        let text = escaped(&data).unwrap();
+        assert!(!text.contains(['<', '>', '&', '\u{2028}']), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), data);
+        assert_eq!(escaped(&json!({ "a": "plain" })), None);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
+use crate::certificates::TRUST_FIRST;
 use crate::child::Kind;
 
 /// The operator's configuration as far as decisions depend on it.
@@ -43,6 +44,8 @@ pub struct Settings {
     /// How long a group that became ready serves beside others before one of them may go for it. Gateways hear of it by name: whatever caches
     /// the cluster's names may give old answers that long.
     pub join_time: SignedDuration,
+    /// How long Secrets take to reach every pod that mounts them: an authority is trusted that long before anything that it signed is shown.
+    pub trust_time: SignedDuration,
     /// Longest time between two looks at a service.
     pub resync: SignedDuration,
 }
@@ -67,6 +70,7 @@ impl Default for Settings {
             drain_settle: SignedDuration::from_secs(10),
             // kubeadm lets the cluster's DNS cache answers for 30 s; gateways ask every 2 s.
             join_time: SignedDuration::from_secs(35),
+            trust_time: TRUST_FIRST,
             resync: SignedDuration::from_mins(5),
         }
     }

@@ -13,6 +13,7 @@ use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
 };
 use kvasir_operator_api::labels;
+use kvasir_operator_api::names::Names;
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::observed::FailedWrite;
 use kvasir_operator_core::{Delete, Plan, Write};
@@ -187,7 +188,11 @@ impl Applier<'_> {
             && !error.source_error().is_some_and(is_fenced)
             && !matches!(error, ApplyError::Changed(_))
         {
-            self.cache.failed(self.key, reference, error.as_seen());
+            let object = match error {
+                ApplyError::Foreign(object) => object,
+                _ => reference,
+            };
+            self.cache.failed(self.key, object, error.as_seen());
         }
         result
     }
@@ -199,6 +204,7 @@ impl Applier<'_> {
             ..PostParams::default()
         };
         let object = parse(reference, &child.object)?;
+        self.mounts_nothing_foreign(child).await?;
         match self.api(reference.kind).create(&params, &object).await {
             Ok(answer) => self.remember(reference, answer),
             Err(kube::Error::Api(status)) if status.code == 409 => {
@@ -207,6 +213,36 @@ impl Applier<'_> {
             }
             Err(source) => Err(failed(reference, source)),
         }
+    }
+
+    /// New pods never mount a Secret that has the name of one of the service's and is somebody else's.
+    async fn mounts_nothing_foreign(&self, child: &Child) -> Result<(), ApplyError> {
+        if !matches!(child.reference.kind, Kind::StatefulSet | Kind::Deployment) {
+            return Ok(());
+        }
+        let names = Names::new(&self.key.base);
+        let owner = child.object["metadata"]["ownerReferences"][0]["uid"].as_str();
+        let volumes = &child.object["spec"]["template"]["spec"]["volumes"];
+        let mounted = volumes.as_array().into_iter().flatten();
+        let mounted = mounted.filter_map(|volume| volume["secret"]["secretName"].as_str());
+        for name in mounted.filter(|name| names.is_pods_secret(name)) {
+            let reference = ObjectRef {
+                kind: Kind::Secret,
+                name: name.to_owned(),
+            };
+            let found = self.api(Kind::Secret).get_metadata_opt(name).await;
+            let found = found.map_err(|source| ApplyError::Read {
+                object: reference.clone(),
+                source,
+            })?;
+            let mut owners = found
+                .iter()
+                .flat_map(|found| found.metadata.owner_references.iter().flatten());
+            if found.is_some() && !owners.any(|reference| Some(reference.uid.as_str()) == owner) {
+                return Err(ApplyError::Foreign(reference));
+            }
+        }
+        Ok(())
     }
 
     async fn change(&self, child: &Child, uid: &str) -> Result<Live, ApplyError> {
@@ -232,6 +268,17 @@ impl Applier<'_> {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.look(reference).await?;
                 Err(ApplyError::Changed(reference.clone()))
+            }
+            Err(kube::Error::Api(status))
+                if status.code == 422 && reference.kind == Kind::ControllerRevision =>
+            {
+                // An earlier version wrote its data in a way that the API server doesn't keep: nobody can change anything in it.
+                self.delete(&Delete {
+                    reference: reference.clone(),
+                    uid: uid.to_owned(),
+                })
+                .await?;
+                self.create(child).await
             }
             Err(source) => Err(failed(reference, source)),
         }
@@ -401,6 +448,22 @@ impl Applier<'_> {
             series.max(old).max(event.event_time.as_ref().map(|time| time.0))
         };
         Ok(found.into_iter().max_by_key(time).and_then(|event| event.note))
+    }
+
+    /// Who has the name of a pod of the StatefulSet with that uid, if it is somebody else: the StatefulSet tries again for ever and says nothing.
+    pub(crate) async fn occupant(&self, pod: &str, uid: &str) -> Result<Option<String>, kube::Error> {
+        let api: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.client.clone(), &self.key.namespace);
+        let Some(found) = api.get_metadata_opt(pod).await? else {
+            return Ok(None);
+        };
+        let mut owners = found.metadata.owner_references.into_iter().flatten();
+        let controller = owners.find(|owner| owner.controller == Some(true));
+        Ok(match controller {
+            Some(owner) if owner.uid == uid => None,
+            Some(owner) => Some(format!("{} {}", owner.kind, owner.name)),
+            None => Some("nobody".to_owned()),
+        })
     }
 
     /// Notes an object that was read by name. One without our label is shown by no watch and looked at again by each round.

@@ -8,7 +8,7 @@ use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::build::certificate;
 use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::groups::recovery::PODS_APPEAR;
-use kvasir_operator_core::observed::{HostView, Observed};
+use kvasir_operator_core::observed::{HostView, Observed, foreign_pod};
 use kvasir_operator_core::{Settings, Validated, adopt};
 
 use crate::apply::{Applier, ApplyError};
@@ -37,6 +37,7 @@ pub(crate) async fn gather(
     let certificates = certificates::view(validated, &seen, &wanted, &secrets, settings, now);
     let host = validated.sharing.serving_host();
     let host = host.map(|host| view_of(host, service, applier));
+    let handover = certificates::handover_view(validated, &seen, &wanted, &secrets, settings, now);
     let refused_pods = refused_pods(service, validated, &seen, applier, now).await;
     let mut observed = Observed {
         children: seen.children,
@@ -48,6 +49,7 @@ pub(crate) async fn gather(
         failed_writes: seen.failed,
         refused_pods,
         certificates,
+        handover,
         trust: certificates::trust(validated, &secrets),
         enforcement: seen.enforcement,
         host,
@@ -109,11 +111,36 @@ async fn refused_pods(
     for (id, uid) in groups(validated, &seen.children).filter(|(id, _)| late.contains(id)) {
         match applier.refusal(uid).await {
             Ok(Some(why)) => drop(refused.insert(id, why)),
-            Ok(None) => {}
+            Ok(None) => drop(
+                taken(id, uid, validated, seen, applier)
+                    .await
+                    .map(|why| refused.insert(id, why)),
+            ),
             Err(error) => tracing::debug!(group = id, error = %chain(&error), "events can't be read"),
         }
     }
     refused
+}
+
+/// Who has the name of a pod that is missing.
+async fn taken(
+    id: i32,
+    uid: &str,
+    validated: &Validated,
+    seen: &Snapshot,
+    applier: &Applier<'_>,
+) -> Option<String> {
+    let there: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.view.name.as_str()).collect();
+    let all = (0..validated.shape.pods()).filter_map(|ordinal| i32::try_from(ordinal).ok());
+    let mut names = all.map(|ordinal| validated.names.pod(id, ordinal));
+    let missing = names.find(|name| !there.contains(name.as_str()))?;
+    match applier.occupant(&missing, uid).await {
+        Ok(owner) => owner.map(|owner| foreign_pod(&missing, &owner)),
+        Err(error) => {
+            tracing::debug!(pod = missing, error = %chain(&error), "a pod can't be read");
+            None
+        }
+    }
 }
 
 /// Ids and uids of the groups that exist.

@@ -245,12 +245,14 @@ async fn certify(
     secrets: Secrets,
     now: Timestamp,
 ) -> Result<certificates::Worked, RoundError> {
-    let wanted = certificate::subjects(service, &applier.cache.snapshot(applier.key).children);
+    let children = applier.cache.snapshot(applier.key).children;
+    let wanted = certificate::subjects(service, &children);
     let work = certificates::Work {
         applier,
         service,
         settings,
         wanted: &wanted,
+        children: &children,
         own: applier.cache.own(applier.key),
         now,
     };

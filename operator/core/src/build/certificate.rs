@@ -1,7 +1,7 @@
 //! Certificates that cert-manager makes and renews, where the spec says so.
 //!
-//! They have the names that the operator's own would have and lie in Secrets of the same names, so that nothing else differs. cert-manager
-//! writes the Secrets; the operator waits for them.
+//! cert-manager writes them into Secrets that no pod mounts. The operator brings them to the pods when every pod of the service trusts who
+//! signed them (see [`crate::handover`]).
 
 use kvasir_operator_api::{IssuerRef, TlsMode, labels};
 use serde_json::json;
@@ -32,7 +32,7 @@ pub fn certificates(service: &Validated, observed: &Observed, settings: &Setting
         child(
             service,
             issuer,
-            &identity::secret(&service.names, subject),
+            &identity::issued(&service.names, subject),
             group,
             &names,
         )

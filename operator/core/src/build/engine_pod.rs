@@ -125,6 +125,7 @@ fn volumes(service: &Validated, id: i32, revision: &Revision, has_cache: bool) -
     volumes.extend(model_image::tools(revision));
     if revision.spec.tls != TlsMode::Off {
         let own = service.names.group_certificate(id);
+        // As groups of earlier versions have it.
         let given = revision.spec.tls_secret_name.as_deref();
         volumes.push(pod::secret("tls", given.unwrap_or(&own)));
     }

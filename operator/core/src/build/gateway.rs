@@ -220,14 +220,7 @@ fn volumes(service: &Validated) -> Vec<Volume> {
     }
     volumes.extend(named(service).into_iter().map(|(volume, _)| volume));
     if service.spec.tls.mode != TlsMode::Off {
-        let own = service.names.gateway_certificate();
-        let given = service
-            .spec
-            .tls
-            .secret_name
-            .clone()
-            .filter(|_| service.spec.tls.mode == TlsMode::Provided);
-        volumes.push(pod::secret("tls", &given.unwrap_or(own)));
+        volumes.push(pod::secret("tls", &service.names.gateway_certificate()));
     }
     if let Some(store) = &spec.state_store {
         volumes.push(Volume {

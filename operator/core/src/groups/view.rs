@@ -119,8 +119,11 @@ fn group(
         memory.unready_since.get_or_insert(Time(now));
     }
     let since = memory.ready_since.as_ref().map_or(now, |since| since.0);
+    let known = since.saturating_add(settings.join_time).unwrap_or(Timestamp::MAX);
+    // Gateways that don't trust its certificate yet don't use it either.
+    let believed = observed.handover.joins.get(&id).copied().unwrap_or(known);
     let mut group = Group {
-        joins: since.saturating_add(settings.join_time).unwrap_or(Timestamp::MAX),
+        joins: known.max(believed),
         memory,
         pods,
         ready,

@@ -14,7 +14,7 @@ use crate::child::{Kind, ObjectRef};
 use crate::enforcement::Enforcement;
 use crate::field_error::FieldError;
 use crate::groups::recovery;
-use crate::observed::{FailedWrite, Observed};
+use crate::observed::{FailedWrite, Observed, Waiting};
 use crate::plan::Plan;
 use crate::sharing::Host;
 use crate::text::clip;
@@ -81,7 +81,7 @@ pub(super) fn accepted(
             ConditionType::AutoscalingActive,
             Verdict::no(Reason::Disabled, "spec.replicas is yours"),
         ),
-        (ConditionType::Progressing, progressing(service, plan)),
+        (ConditionType::Progressing, progressing(service, plan, observed)),
         (ConditionType::Degraded, degraded(plan)),
     ];
     verdicts
@@ -410,6 +410,9 @@ fn certificates(service: &Validated, observed: &Observed, now: Timestamp) -> Ver
             format!("a certificate ends at {} and wasn't renewed", view.first_end),
         );
     }
+    if let Some(text) = waits(observed) {
+        return Verdict::yes(Reason::Issued, format!("all certificates are valid; {text}"));
+    }
     let tls = &service.spec.tls;
     if tls.mode == TlsMode::Provided && tls.operator_secret_name.is_none() {
         return Verdict::yes(
@@ -420,7 +423,20 @@ fn certificates(service: &Validated, observed: &Observed, now: Timestamp) -> Ver
     Verdict::yes(Reason::Issued, "all certificates are valid")
 }
 
-fn progressing(service: &Validated, plan: &Plan) -> Verdict {
+/// What certificates by a new authority wait for.
+fn waits(observed: &Observed) -> Option<String> {
+    Some(match observed.handover.waiting? {
+        Waiting::Secrets => {
+            "those by a new authority are shown when every pod trusts it, and it isn't in every Secret yet"
+                .to_owned()
+        }
+        Waiting::Until(until) => {
+            format!("those by a new authority are shown from {until} on, when every pod trusts it")
+        }
+    })
+}
+
+fn progressing(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
     let decisions = &plan.decisions;
     let rollout = &decisions.rollout;
     if let Some(failed) = rollout
@@ -464,6 +480,9 @@ fn progressing(service: &Validated, plan: &Plan) -> Verdict {
             Reason::Scaling,
             format!("{all} groups exist, {} are wanted", service.wanted_groups()),
         );
+    }
+    if let Some(text) = waits(observed) {
+        return Verdict::yes(Reason::Reconciling, format!("certificates: {text}"));
     }
     Verdict::no(
         Reason::Complete,

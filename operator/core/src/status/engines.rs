@@ -6,7 +6,7 @@ use kvasir_operator_api::{ConditionType, GroupState, GroupStatus, RankFailure, R
 use super::conditions::{OVER_QUOTA, Verdict};
 use crate::fault;
 use crate::groups::recovery;
-use crate::observed::{Observed, PodView};
+use crate::observed::{FOREIGN_POD, Observed, PodView};
 use crate::plan::Plan;
 use crate::validate::Validated;
 
@@ -129,6 +129,8 @@ pub(super) fn engines(service: &Validated, plan: &Plan, observed: &Observed) -> 
     let refused = observed.refused_pods.iter().next().map(|(group, why)| {
         let reason = if why.contains(OVER_QUOTA) {
             Reason::InsufficientCapacity
+        } else if why.contains(FOREIGN_POD) {
+            Reason::NameCollision
         } else {
             Reason::Forbidden
         };

@@ -9,6 +9,7 @@ mod names;
 mod network;
 mod overrides;
 mod resources;
+mod unknown;
 mod unsupported;
 
 use kvasir_config::model_url;

@@ -7,6 +7,7 @@
 use kvasir_operator_api::Reason;
 use serde_json::{Map, Value};
 
+use super::unknown;
 use crate::field_error::FieldError;
 
 /// Labels and annotations with this prefix are the operator's.
@@ -154,6 +155,12 @@ fn pod(value: &Value, errors: &mut Vec<FieldError>) {
     for (i, volume) in list(base, fields, "volumes", errors) {
         volume_source(&format!("{base}.volumes[{i}]"), volume, errors);
     }
+    let mut further = Vec::new();
+    unknown::check(base, value, &mut further);
+    // What is refused for what it is needn't be refused for how it is written too.
+    let refused: Vec<String> = errors.iter().map(|error| error.path.clone()).collect();
+    further.retain(|error| !refused.iter().any(|path| error.path.starts_with(path.as_str())));
+    errors.extend(further);
 }
 
 /// The items of a list that is merged with the operator's. Anything else in its place, as null, would remove what the operator put there.

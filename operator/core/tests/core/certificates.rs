@@ -1,10 +1,12 @@
 //! Certificates that somebody else makes, and rights that only some gateways have.
 
-use kvasir_operator_api::{ConditionType, InferenceService, TlsMode};
+use jiff::SignedDuration;
+use kvasir_operator_api::{ConditionType, InferenceService, TlsMode, names};
 use kvasir_operator_core::build::rights;
 use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::identity;
-use kvasir_operator_core::observed::{CertificatesView, Observed};
+use kvasir_operator_core::observed::{CertificatesView, Observed, Waiting};
+use kvasir_operator_core::revision::{Revision, RevisionSpec};
 use kvasir_operator_core::{Settings, plan, status, validate};
 use serde_json::{Value, json};
 
@@ -37,9 +39,9 @@ fn cert_manager_is_asked_for_each_group_for_the_gateway_and_for_the_operator() {
     assert_eq!(
         names,
         [
-            "chat-g0-certificate",
-            "chat-g1-certificate",
-            "chat-gateway-tls",
+            "chat-g0-issued",
+            "chat-g1-issued",
+            "chat-gateway-issued",
             "chat-operator-tls"
         ]
     );
@@ -49,7 +51,7 @@ fn cert_manager_is_asked_for_each_group_for_the_gateway_and_for_the_operator() {
         first["uris"][1],
         format!("spiffe://kvasir.dev/ns/team/service/chat/group/0/{uid}")
     );
-    assert_eq!(first["secretName"], "chat-g0-certificate");
+    assert_eq!(first["secretName"], "chat-g0-issued");
     assert_eq!(
         first["issuerRef"],
         json!({ "name": "ours", "kind": "ClusterIssuer", "group": "cert-manager.io" })
@@ -90,23 +92,105 @@ fn mounted(live: &Live) -> Value {
 }
 
 #[test]
-fn another_secret_reaches_pods_by_replacing_their_groups() {
-    let mut fake = Fake::new(json!({ "tls": provided("first") }));
+fn another_mode_or_secret_replaces_no_pod() {
+    let mut fake = Fake::new(json!({}));
+    fake.settings.known_kinds.insert(Kind::Certificate);
     fake.settle();
-    let before = fake.status().update_revision;
-    assert_eq!(mounted(fake.sets()[0]), "first");
-    fake.edit(|spec| spec.tls.secret_name = Some("second".to_owned()));
-    fake.reconcile();
-    let old = fake.sets()[0].clone();
+    let templates = |fake: &Fake| -> Vec<Value> {
+        let kinds = [Kind::StatefulSet, Kind::Deployment];
+        let all = fake.objects.values();
+        all.filter(|live| kinds.contains(&live.reference.kind))
+            .map(|live| live.object["spec"]["template"].clone())
+            .collect()
+    };
+    let before = (templates(&fake), fake.status().update_revision);
+    assert_eq!(mounted(fake.sets()[0]), "chat-g0-certificate");
+    for tls in [
+        provided("first"),
+        provided("second"),
+        json!({ "mode": "CertManager", "issuerRef": { "name": "ours" } }),
+        json!({ "mode": "Internal" }),
+    ] {
+        fake.edit(|spec| spec.tls = serde_json::from_value(tls).unwrap());
+        fake.settle();
+        assert_eq!((templates(&fake), fake.status().update_revision), before);
+    }
+}
+
+/// Earlier versions made the mode and the given Secret part of a revision.
+#[test]
+fn groups_of_an_earlier_version_keep_their_revision_and_the_secret_that_they_mount() {
+    let spec = fake::service(json!({ "tls": provided("given") })).spec;
+    let settings = Settings::default();
+    let now = Revision::of(&spec, &[], &settings);
+    let rolled = RevisionSpec {
+        tls: TlsMode::Provided,
+        tls_secret_name: Some("given".to_owned()),
+        ..now.spec.clone()
+    };
+    let name = names::short_hash(serde_json::to_string(&rolled).unwrap().as_bytes());
+    let earlier = Revision {
+        name,
+        image: "kvasir:0".to_owned(),
+        spec: rolled,
+    };
     assert_eq!(
-        mounted(&old),
-        "first",
-        "running pods keep what their template says"
+        Revision::of(&spec, std::slice::from_ref(&earlier), &settings),
+        earlier
     );
+    let other = fake::service(json!({ "tls": provided("other") })).spec;
+    assert_eq!(
+        Revision::of(&other, std::slice::from_ref(&earlier), &settings).name,
+        now.name
+    );
+    assert_eq!(
+        Revision::of(&spec, &[earlier, now.clone()], &settings).name,
+        now.name
+    );
+}
+
+#[test]
+fn a_group_whose_certificate_is_not_believed_yet_lets_no_other_one_go() {
+    let mut fake = Fake::new(json!({}));
     fake.settle();
-    assert_ne!(fake.status().update_revision, before);
-    assert_eq!(mounted(fake.sets()[0]), "second");
-    assert_ne!(fake.sets()[0].uid, old.uid);
+    let old = fake.sets()[0].uid.clone();
+    let until = fake.now + SignedDuration::from_mins(30);
+    for id in 1..8 {
+        fake.handover.joins.insert(id, until);
+    }
+    fake.edit(|spec| spec.restarted_at = Some("now".to_owned()));
+    for _ in 0..20 {
+        fake.reconcile();
+        fake.tick(60);
+    }
+    assert!(fake.now < until);
+    assert!(fake.sets().iter().any(|set| set.uid == old));
+    fake.now = until;
+    fake.handover.joins.clear();
+    fake.settle();
+    assert!(fake.sets().iter().all(|set| set.uid != old));
+}
+
+#[test]
+fn what_certificates_wait_for_is_said_and_the_service_is_ready_meanwhile() {
+    let mut fake = Fake::new(json!({ "tls": provided("given") }));
+    fake.settle();
+    let until = "2026-12-01T00:00:00Z".parse().unwrap();
+    for (waiting, said) in [
+        (Waiting::Secrets, "isn't in every Secret yet"),
+        (Waiting::Until(until), "2026-12-01T00:00:00Z"),
+    ] {
+        fake.handover.waiting = Some(waiting);
+        fake.reconcile();
+        let status = fake.status();
+        let find = |part| status.condition(part).unwrap().clone();
+        for part in [ConditionType::CertificatesReady, ConditionType::Progressing] {
+            let found = find(part);
+            assert_eq!(found.status, "True");
+            assert!(found.message.contains(said), "{}", found.message);
+        }
+        assert_eq!(find(ConditionType::Ready).status, "True");
+    }
 }
 
 #[test]
@@ -203,12 +287,12 @@ fn a_gateway_that_drains_keeps_its_way_to_clients_and_engines() {
     assert!(!has(&fake, "chat-clients") && !has(&fake, "chat-gateway-out"));
 }
 
-/// A change to Secrets that somebody else fills may never succeed: what runs must be able to start again meanwhile.
+/// A change to Secrets that somebody else fills may never succeed: what runs must be able to renew its certificates meanwhile.
 #[test]
-fn own_certificates_and_their_authority_stay_as_long_as_a_pod_mounts_them() {
+fn an_own_authority_stays_as_long_as_what_it_signed_is_in_use() {
     let mut fake = Fake::new(json!({}));
     fake.settle();
-    let own = ["chat-gateway-tls", "chat-authority", "chat-trust"].map(|name| {
+    let [authority, bundle, leaf] = ["chat-authority", "chat-trust", "chat-gateway-tls"].map(|name| {
         let object = json!({ "metadata": {
             "name": name, "namespace": "team", "uid": format!("uid-{name}"), "labels": { "kvasir.dev/service": "chat" },
             "ownerReferences": [{ "uid": fake::UID, "controller": true }],
@@ -217,19 +301,23 @@ fn own_certificates_and_their_authority_stay_as_long_as_a_pod_mounts_them() {
         fake.objects.insert(live.reference.clone(), live.clone());
         live.reference
     });
-    let mount = |fake: &mut Fake, secret: &str| {
-        for pod in fake.pods.values_mut().filter(|pod| pod.view.is_gateway) {
-            pod.view.secrets = vec![secret.to_owned()];
-        }
-    };
-    mount(&mut fake, "chat-gateway-tls");
+    fake.handover.needs_authority = true;
     fake.edit(|spec| {
         spec.tls.mode = TlsMode::Provided;
         spec.tls.secret_name = Some("given".to_owned());
     });
     fake.reconcile();
-    assert!(own.iter().all(|secret| fake.objects.contains_key(secret)));
-    mount(&mut fake, "given");
+    assert!(
+        [&authority, &bundle, &leaf]
+            .iter()
+            .all(|secret| fake.objects.contains_key(secret))
+    );
+    fake.handover.needs_authority = false;
     fake.reconcile();
-    assert!(own.iter().all(|secret| !fake.objects.contains_key(secret)));
+    assert!(!fake.objects.contains_key(&authority));
+    assert!(
+        [&bundle, &leaf]
+            .iter()
+            .all(|secret| fake.objects.contains_key(secret))
+    );
 }

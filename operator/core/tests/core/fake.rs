@@ -11,7 +11,7 @@ use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{
-    CertificatesView, FailedWrite, GroupLoad, HostView, NodeView, Observed, PodView, Terminated, Written,
+    CertificatesView, FailedWrite, GroupLoad, HandoverView, HostView, NodeView, Observed, PodView, Terminated, Written,
 };
 use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, sharing, status, validate};
 use serde_json::{Value, json};
@@ -71,6 +71,7 @@ pub(crate) struct Fake {
     pub(crate) written: BTreeMap<ObjectRef, Written>,
     pub(crate) undone: BTreeMap<ObjectRef, Undone>,
     pub(crate) loads: BTreeMap<i32, GroupLoad>,
+    pub(crate) handover: HandoverView,
     pub(crate) now: Timestamp,
     /// Engines of this spec.restartedAt value never become ready: they end at once.
     pub(crate) broken: BTreeSet<String>,
@@ -106,6 +107,7 @@ impl Fake {
             written: BTreeMap::new(),
             undone: BTreeMap::new(),
             loads: BTreeMap::new(),
+            handover: HandoverView::default(),
             now: "2026-11-29T12:00:00Z".parse().unwrap(),
             broken: BTreeSet::new(),
             broken_exit_code: 1,
@@ -133,6 +135,7 @@ impl Fake {
                 missing: 0,
                 problems: Vec::new(),
             }),
+            handover: self.handover.clone(),
             trust: Some("authorities".to_owned()),
             enforcement: Some(Enforcement::Enforced {
                 unverified: BTreeSet::new(),

@@ -1,5 +1,7 @@
 //! Certificates that somebody else makes: cert-manager, or whoever wrote the Secret. They are read and judged, never written.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use kube::api::DynamicObject;
 use kvasir_operator_api::TlsMode;
@@ -8,9 +10,10 @@ use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, PRIVATE_KEY_KEY, TRUST_KEY};
 use kvasir_operator_core::observed::CertificatesView;
 use kvasir_operator_core::{Settings, Validated};
-use x509_parser::pem::{Pem, parse_x509_pem};
+use x509_parser::pem::parse_x509_pem;
 
-use super::held::{Data, KeyId, names_of, own_key, signing_key, text, validity};
+use super::anchors::{Anchors, links};
+use super::held::{Data, contradicts, names_of, text, validity};
 use super::{Found, Made, OwnIdentity, Secrets};
 
 /// How often Secrets are looked at while one of them lacks something.
@@ -22,28 +25,6 @@ struct Expected {
     field: Option<&'static str>,
     secret: String,
     uris: Vec<String>,
-    whose: Whose,
-}
-
-/// Who shows a certificate.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    /// Pods of the service.
-    Pods,
-    /// The gateway of another service, which serves this one.
-    Host,
-    /// The operator, to pods of the service alone.
-    Operator,
-}
-
-impl Whose {
-    /// Whether the two connect to each other.
-    fn meets(self, other: Self) -> bool {
-        !matches!(
-            (self, other),
-            (Self::Host, Self::Operator) | (Self::Operator, Self::Host)
-        )
-    }
 }
 
 /// The Secrets that the pods of the service and the operator need.
@@ -56,19 +37,17 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
             uris: std::iter::once(identity::engine(service))
                 .chain(service.spec.gateway.enabled.then(|| identity::gateway(service)))
                 .collect(),
-            whose: Whose::Pods,
         }],
         (TlsMode::CertManager, _) => wanted
             .iter()
             .map(|subject| Expected {
                 field: None,
-                secret: identity::secret(&service.names, subject),
+                secret: identity::issued(&service.names, subject),
                 uris: match subject {
                     Subject::Group { .. } => identity::names(service, subject, &settings.cluster_domain).uris,
                     // Those of its guests are theirs to wait for.
                     Subject::Gateway => vec![identity::gateway(service)],
                 },
-                whose: Whose::Pods,
             })
             .collect(),
         _ => Vec::new(),
@@ -77,13 +56,11 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
         field: (service.spec.tls.mode == TlsMode::Provided).then_some("spec.tls.operatorSecretName"),
         secret,
         uris: vec![identity::OPERATOR.to_owned()],
-        whose: Whose::Operator,
     }));
     all.extend(host_secret(service).map(|secret| Expected {
         field: Some("spec.gateway.gatewayRef"),
         secret,
         uris: vec![identity::gateway(service)],
-        whose: Whose::Host,
     }));
     all
 }
@@ -91,11 +68,8 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
 /// The Secret with what the gateway of the service's host shows to these engines: it must speak for this service too.
 fn host_secret(service: &Validated) -> Option<String> {
     let host = service.sharing.serving_host()?;
-    match service.spec.tls.mode {
-        TlsMode::Provided => host.spec.tls.secret_name.clone(),
-        TlsMode::CertManager => Some(host.names.gateway_certificate()),
-        TlsMode::Internal | TlsMode::Off => None,
-    }
+    let by_others = matches!(service.spec.tls.mode, TlsMode::Provided | TlsMode::CertManager);
+    by_others.then(|| host.names.gateway_certificate())
 }
 
 /// The Secret with what the operator presents itself with, if there is to be one.
@@ -107,12 +81,55 @@ fn own_secret(service: &Validated) -> Option<String> {
     }
 }
 
-/// Names of all Secrets that somebody else fills and the operator reads, but those that have the names of its own.
+/// Names of all Secrets that somebody else fills and the operator reads, but those of groups.
 pub(super) fn names(service: &Validated) -> Vec<String> {
-    let provided = service.spec.tls.secret_name.clone();
-    let provided = provided.filter(|_| service.spec.tls.mode == TlsMode::Provided);
-    let own = provided.into_iter().chain(own_secret(service));
+    let pods = match service.spec.tls.mode {
+        TlsMode::Provided => service.spec.tls.secret_name.clone(),
+        TlsMode::CertManager => Some(service.names.gateway_issued()),
+        TlsMode::Internal | TlsMode::Off => None,
+    };
+    let own = pods.into_iter().chain(own_secret(service));
     own.chain(host_secret(service)).collect()
+}
+
+/// The name of the Secret that cert-manager fills for a group.
+pub(super) fn name_of_group(service: &Validated, id: i32) -> Option<String> {
+    (service.spec.tls.mode == TlsMode::CertManager).then(|| service.names.group_issued(id))
+}
+
+/// The authorities that lie beside what somebody else makes for these Secrets of pods, and for the operator.
+pub(super) fn bundles(service: &Validated, mounted: &BTreeSet<String>, secrets: &Secrets) -> Vec<String> {
+    let groups = mounted
+        .iter()
+        .filter_map(|name| service.names.group_of_certificate(name));
+    let groups = groups.filter_map(|id| name_of_group(service, id));
+    // What the host's gateway shows is vouched for by the host's bundle.
+    let host = host_secret(service);
+    let own = names(service).into_iter().filter(|name| Some(name) != host.as_ref());
+    let all = own.chain(groups);
+    all.filter_map(|name| text(&secrets.get(&name)?.data, TRUST_KEY))
+        .collect()
+}
+
+/// What somebody else makes for a subject, if it can be used.
+pub(super) fn offered(
+    service: &Validated,
+    subject: &Subject,
+    secrets: &Secrets,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<Made> {
+    let expected = expected(service, std::slice::from_ref(subject), settings);
+    let others = [own_secret(service), host_secret(service)];
+    let expected = expected
+        .into_iter()
+        .find(|expected| !others.contains(&Some(expected.secret.clone())))?;
+    let data = &secrets.get(&expected.secret)?.data;
+    judge(Some(data), &expected.uris, now).ok()?;
+    Some(Made {
+        certificate: text(data, CERTIFICATE_KEY)?,
+        key: text(data, PRIVATE_KEY_KEY)?,
+    })
 }
 
 /// The Certificate that cert-manager wrote a Secret for. Nothing where the Secret has a controller already, as with cert-manager's option
@@ -129,8 +146,7 @@ pub(super) fn made_for(object: &DynamicObject) -> Option<String> {
 
 /// Whether cert-manager wrote the Secret for a Certificate of this service, which has its name.
 pub(super) fn is_made_for(service: &Validated, name: &str, found: &Found) -> bool {
-    let is_hosts = host_secret(service).as_deref() == Some(name);
-    service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name) && !is_hosts
+    service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name)
 }
 
 /// What the status says about them; nothing where there is no TLS.
@@ -177,72 +193,34 @@ pub(super) fn view(
     Some(view)
 }
 
-/// Which of the certificates others wouldn't trust: each is shown to whoever has the authorities of another Secret, or of the same.
+/// Which of the certificates nobody would trust: pods and the operator trust the authorities of all these Secrets.
 fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<String> {
-    let read = |data: Option<&Data>, key: &str| links(data.and_then(|data| text(data, key)));
+    let read = |data: Option<&Data>, key: &str| data.and_then(|data| text(data, key)).unwrap_or_default();
+    let mut authorities = Anchors::default();
+    for (_, data) in sound {
+        authorities.add(&read(*data, TRUST_KEY));
+    }
     let mut problems = Vec::new();
     for (shown, data) in sound {
         let chain = read(*data, CERTIFICATE_KEY);
         let field = shown.field.map(|field| format!("{field}: ")).unwrap_or_default();
-        let of_itself = chain.first().is_some_and(|leaf| leaf.issuer == leaf.subject);
+        let of_itself = links(&chain)
+            .first()
+            .is_some_and(|leaf| leaf.issuer == leaf.subject);
         if of_itself && service.spec.tls.mode == TlsMode::CertManager {
             problems.push(format!(
                 "Secret {}: its certificate is signed by itself: spec.tls.issuerRef names an issuer of kind SelfSigned, which is no authority \
                  that others could trust; name one of kind CA, for example one that a SelfSigned issuer made the certificate of",
                 shown.secret
             ));
-            continue;
-        }
-        let peers = sound.iter().filter(|(other, _)| shown.whose.meets(other.whose));
-        let stranger = peers.clone().find(|(_, other)| {
-            let authorities = read(*other, TRUST_KEY);
-            !chain
-                .iter()
-                .any(|link| authorities.iter().any(|authority| authority.has_signed(link)))
-        });
-        if let Some((other, _)) = stranger {
+        } else if authorities.signers(&chain).is_empty() {
             problems.push(format!(
-                "{field}Secret {}: its certificate isn't signed by an authority in {TRUST_KEY} of Secret {}",
-                shown.secret, other.secret
+                "{field}Secret {}: its certificate isn't signed by an authority in its {TRUST_KEY}",
+                shown.secret
             ));
         }
     }
     problems
-}
-
-/// Who signed a certificate, by name and key.
-struct Link {
-    issuer: Vec<u8>,
-    signing_key: KeyId,
-    subject: Vec<u8>,
-    own_key: KeyId,
-}
-
-impl Link {
-    /// Keys count where both certificates name them: two authorities may have one name.
-    fn has_signed(&self, other: &Self) -> bool {
-        let same_key = match (&self.own_key, &other.signing_key) {
-            (Some(own), Some(signing)) => own == signing,
-            _ => true,
-        };
-        self.subject == other.issuer && same_key
-    }
-}
-
-/// The certificates of a text, as far as they can be read.
-fn links(pem: Option<String>) -> Vec<Link> {
-    let pem = pem.unwrap_or_default();
-    let blocks = Pem::iter_from_buffer(pem.as_bytes()).filter_map(Result::ok);
-    let read = |block: Pem| {
-        let certificate = block.parse_x509().ok()?;
-        Some(Link {
-            issuer: certificate.issuer().as_raw().to_vec(),
-            signing_key: signing_key(&certificate),
-            subject: certificate.subject().as_raw().to_vec(),
-            own_key: own_key(&certificate),
-        })
-    };
-    blocks.filter_map(read).collect()
 }
 
 /// Why cert-manager hasn't issued a Certificate yet.
@@ -268,10 +246,11 @@ pub(super) fn own(service: &Validated, secrets: &Secrets, now: Timestamp) -> Opt
         },
         trust: text(data, TRUST_KEY)?,
         until,
+        is_internal: false,
     })
 }
 
-/// When the certificate ends, or what is wrong with it. That the key belongs to it is for TLS to say: it may be of any kind.
+/// When the certificate ends, or what is wrong with it. Whether a key of a kind that is unknown here belongs to it is for TLS to say.
 fn judge(data: Option<&Data>, uris: &[String], now: Timestamp) -> Result<Timestamp, String> {
     let data = data.ok_or("it doesn't exist yet")?;
     for key in [CERTIFICATE_KEY, PRIVATE_KEY_KEY, TRUST_KEY] {
@@ -287,6 +266,9 @@ fn judge(data: Option<&Data>, uris: &[String], now: Timestamp) -> Result<Timesta
     let names = names_of(&certificate);
     if let Some(missing) = uris.iter().find(|uri| !names.uris.contains(uri)) {
         return Err(format!("its certificate doesn't carry the URI {missing}"));
+    }
+    if contradicts(&text(data, PRIVATE_KEY_KEY).unwrap_or_default(), &certificate) {
+        return Err(format!("its {PRIVATE_KEY_KEY} isn't the key of its certificate"));
     }
     if end <= now {
         return Err(format!("its certificate ended at {end}"));
@@ -484,19 +466,44 @@ mod tests {
         let mut secrets = Secrets::new();
         secrets.insert("given".to_owned(), secret(&signer, &[ENGINE, GATEWAY], later));
         secrets.insert("own".to_owned(), secret(&namesake, &[identity::OPERATOR], later));
+        // Pods and the operator trust the authorities of both.
+        assert!(look(&service, &secrets).problems.is_empty());
+        let other = bytes(&signer.made.certificate);
+        secrets
+            .get_mut("own")
+            .unwrap()
+            .data
+            .insert(TRUST_KEY.to_owned(), other);
         assert_eq!(
             look(&service, &secrets).problems,
             [
-                "spec.tls.secretName: Secret given: its certificate isn't signed by an authority in ca.crt of Secret own",
-                "spec.tls.operatorSecretName: Secret own: its certificate isn't signed by an authority in ca.crt of Secret given"
+                "spec.tls.operatorSecretName: Secret own: its certificate isn't signed by an authority in its ca.crt"
             ]
         );
-        // Each trusts both.
-        let both = format!("{}{}", namesake.made.certificate, signer.made.certificate);
-        for found in secrets.values_mut() {
-            found.data.insert(TRUST_KEY.to_owned(), bytes(&both));
-        }
-        assert!(look(&service, &secrets).problems.is_empty());
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_said_and_reaches_no_pod() {
+        let (service, signer) = (provided(), authority());
+        let later = now() + SignedDuration::from_hours(24);
+        let mut given = secret(&signer, &[ENGINE, GATEWAY], later);
+        let other = secret(&signer, &[ENGINE, GATEWAY], later);
+        let mut secrets = Secrets::new();
+        secrets.insert("own".to_owned(), secret(&signer, &[identity::OPERATOR], later));
+        given
+            .data
+            .insert(PRIVATE_KEY_KEY.to_owned(), other.data[PRIVATE_KEY_KEY].clone());
+        secrets.insert("given".to_owned(), given);
+        assert_eq!(
+            look(&service, &secrets).problems,
+            ["spec.tls.secretName: Secret given: its tls.key isn't the key of its certificate"]
+        );
+        let clock = now() + CLOCK_SKEW;
+        let offer =
+            |secrets: &Secrets| offered(&service, &Subject::Gateway, secrets, &Settings::default(), clock);
+        assert!(offer(&secrets).is_none());
+        secrets.insert("given".to_owned(), other);
+        assert!(offer(&secrets).is_some());
     }
 
     #[test]
@@ -513,9 +520,9 @@ mod tests {
         );
         let named = view(&service, &[], &subject, &secrets, &Settings::default(), now()).unwrap();
         assert_eq!(named.missing, 2);
-        found
-            .data
-            .insert(CERTIFICATE_KEY.to_owned(), bytes(&self_signed()));
+        for (key, value) in self_signed() {
+            found.data.insert(key.to_owned(), bytes(&value));
+        }
         secrets.insert("chat-operator-tls".to_owned(), found);
         let clock = now() + CLOCK_SKEW;
         let named = view(&service, &[], &[], &secrets, &Settings::default(), clock).unwrap();
@@ -523,16 +530,18 @@ mod tests {
         assert!(named.problems[0].contains("SelfSigned"), "{:?}", named.problems);
     }
 
-    /// What an issuer of kind SelfSigned makes for the operator.
-    fn self_signed() -> String {
+    /// What an issuer of kind SelfSigned makes for the operator, and its key.
+    fn self_signed() -> [(&'static str, String); 2] {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         let name = identity::OPERATOR.try_into().unwrap();
         params.subject_alt_names.push(rcgen::SanType::URI(name));
-        params
-            .self_signed(&rcgen::KeyPair::generate().unwrap())
-            .unwrap()
-            .pem()
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        [
+            (CERTIFICATE_KEY, certificate),
+            (PRIVATE_KEY_KEY, key.serialize_pem()),
+        ]
     }
 
     #[test]

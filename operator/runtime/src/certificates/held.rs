@@ -30,11 +30,10 @@ pub(crate) struct HeldAuthority {
 /// What a certificate calls a key.
 pub(super) type KeyId = Option<Vec<u8>>;
 
-/// A certificate with its key.
+/// A certificate whose key lies beside it.
 #[derive(Clone)]
 pub(crate) struct HeldLeaf {
     pub(crate) leaf: Leaf,
-    pub(crate) made: Made,
     /// The authorities that lie beside it.
     pub(crate) trust: String,
     /// The key that signed it.
@@ -170,7 +169,6 @@ pub(super) fn leaf(
     let signed_by = signing_key(&certificate);
     Some(HeldLeaf {
         leaf,
-        made,
         trust,
         signed_by,
     })
@@ -183,6 +181,11 @@ pub(super) fn text(data: &Data, key: &str) -> Option<String> {
 /// Whether the private key is that of the certificate.
 fn belongs(key: &str, certificate: &X509Certificate<'_>) -> bool {
     KeyPair::from_pem(key).is_ok_and(|key| key.subject_public_key_info() == certificate.public_key().raw)
+}
+
+/// Whether the private key can be read and is another certificate's.
+pub(super) fn contradicts(key: &str, certificate: &X509Certificate<'_>) -> bool {
+    KeyPair::from_pem(key).is_ok_and(|key| key.subject_public_key_info() != certificate.public_key().raw)
 }
 
 /// What the certificate calls its own key.

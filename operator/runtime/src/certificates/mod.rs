@@ -3,14 +3,20 @@
 //! The authority's Secret holds the keys of all authorities that still sign or are about to; each certificate's Secret holds
 //! the certificate, its key, and the authorities to trust; the trust bundle holds those for others. The authorities change
 //! only while the version that was read is there, so that two replicas can't make two successors.
+//!
+//! Pods mount only these Secrets. What cert-manager or the user makes is copied into them, when every pod trusts who signed it.
 
+mod anchors;
 mod given;
+mod handover;
+#[cfg(test)]
+mod handover_tests;
 mod held;
 mod issue;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
@@ -21,15 +27,17 @@ use kvasir_operator_api::TlsMode;
 use kvasir_operator_api::names::Names;
 use kvasir_operator_core::build::meta;
 use kvasir_operator_core::certificates::{self as rules, CertificatePlan, Leaf, Subject};
-use kvasir_operator_core::child::{Child, Kind, ObjectRef};
+use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
+use kvasir_operator_core::handover::InPlace;
 use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, Identity, PRIVATE_KEY_KEY, SALT_KEY, TRUST_KEY};
-use kvasir_operator_core::observed::CertificatesView;
+use kvasir_operator_core::observed::{CertificatesView, HandoverView};
 use kvasir_operator_core::sharing::{Host, reference};
 use kvasir_operator_core::{Settings, Validated, Write};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::apply::{Applier, ApplyError};
 use crate::cache::Snapshot;
+use handover::{Given, Handover};
 pub(crate) use held::Data;
 use held::{HeldAuthority, HeldLeaf};
 pub(crate) use issue::Made;
@@ -76,6 +84,8 @@ pub(crate) struct OwnIdentity {
     pub(crate) made: Made,
     pub(crate) trust: String,
     pub(crate) until: Timestamp,
+    /// An authority of the operator's own signed it.
+    pub(crate) is_internal: bool,
 }
 
 /// Reads the Secrets that the operator fills by itself; their content stays here, the cache learns that they exist.
@@ -135,7 +145,10 @@ pub(crate) fn names(service: &Validated, groups: impl IntoIterator<Item = i32>) 
         service.names.trust_bundle(),
         service.names.gateway_certificate(),
     ];
-    names.extend(groups.into_iter().map(|id| service.names.group_certificate(id)));
+    for id in groups {
+        names.push(service.names.group_certificate(id));
+        names.extend(given::name_of_group(service, id));
+    }
     names.extend(given::names(service));
     names.extend(bundles_of_others(service).into_iter().map(|(bundle, _)| bundle));
     names.sort();
@@ -174,24 +187,50 @@ pub(crate) fn view(
     }
 }
 
-/// The authorities that vouch for the gateway's certificate. Beside it lie, in mode Internal, those of other services' engines too.
+/// The authorities that vouch for the gateway's certificate, now and next.
 pub(crate) fn trust(service: &Validated, secrets: &Secrets) -> Option<String> {
-    let tls = &service.spec.tls;
-    let own = match tls.mode {
-        TlsMode::Internal => service.names.trust_bundle(),
-        TlsMode::CertManager | TlsMode::Provided | TlsMode::Off => service.names.gateway_certificate(),
-    };
-    let given = tls.secret_name.as_ref().filter(|_| tls.mode == TlsMode::Provided);
-    let found = secrets.get(given.unwrap_or(&own))?;
-    held::text(&found.data, TRUST_KEY)
+    held::text(&secrets.get(&service.names.trust_bundle())?.data, TRUST_KEY)
 }
 
-/// Trust bundles of the services on the other side of a shared gateway, each with the uid of its owner: in mode Internal each service has an
-/// authority of its own.
+/// How far the service is on its way from one authority to another.
+pub(crate) fn handover_view(
+    service: &Validated,
+    seen: &Snapshot,
+    wanted: &[Subject],
+    secrets: &Secrets,
+    settings: &Settings,
+    now: Timestamp,
+) -> HandoverView {
+    let authority = secrets.get(&service.names.authority());
+    let held = authority
+        .map(|found| held::authorities(&found.data))
+        .unwrap_or_default();
+    let serials: Vec<u64> = held.iter().map(|held| held.authority.serial).collect();
+    let mounted = mounted(service, wanted, &seen.children);
+    let handover = Handover::new(service, settings, secrets, &held, &serials, &mounted, None, now);
+    handover.view(wanted)
+}
+
+/// The Secrets with certificates that pods mount or are about to: of all that exist, and of groups and gateways that are ending.
+fn mounted(service: &Validated, wanted: &[Subject], children: &[Live]) -> BTreeSet<String> {
+    let names = &service.names;
+    let is_leaf =
+        |name: &str| name == names.gateway_certificate() || names.group_of_certificate(name).is_some();
+    let left = children.iter().filter(|live| {
+        let reference = &live.reference;
+        reference.kind == Kind::Secret
+            && live.is_owned_by(&service.uid)
+            && !live.is_deleting()
+            && is_leaf(&reference.name)
+    });
+    let left = left.map(|live| live.reference.name.clone());
+    left.chain(wanted.iter().map(|subject| identity::secret(names, subject)))
+        .collect()
+}
+
+/// Trust bundles of the services on the other side of a shared gateway, each with the uid of its owner: their
+/// authorities aren't this one's.
 fn bundles_of_others(service: &Validated) -> Vec<(String, String)> {
-    if service.spec.tls.mode != TlsMode::Internal {
-        return Vec::new();
-    }
     let guests = service.sharing.guests.iter().map(|guest| &guest.service);
     let guests = guests.map(|guest| (guest.names.trust_bundle(), guest.uid.clone()));
     let host = reference(&service.spec).map(Names::new);
@@ -231,6 +270,8 @@ pub(crate) struct Work<'a> {
     pub(crate) service: &'a Validated,
     pub(crate) settings: &'a Settings,
     pub(crate) wanted: &'a [Subject],
+    /// The service's children as they are now.
+    pub(crate) children: &'a [Live],
     /// What the operator presented itself with so far.
     pub(crate) own: Option<OwnIdentity>,
     pub(crate) now: Timestamp,
@@ -253,50 +294,58 @@ impl Work<'_> {
         if self.service.spec.gateway.enabled {
             wrote |= self.salt(&mut secrets).await?;
         }
-        if self.service.spec.tls.mode != TlsMode::Internal {
-            wrote |= self.adopt(&secrets).await?;
+        wrote |= self.adopt(&secrets).await?;
+        if self.service.spec.tls.mode == TlsMode::Off {
             return Ok(Worked {
                 wrote,
-                look_again: self.given_again(&secrets),
-                own: given::own(self.service, &secrets, self.now),
-            });
-        }
-        let (authorities, plan, made) = self.authorities(&mut secrets).await?;
-        wrote |= made;
-        let trust: String = authorities
-            .iter()
-            .filter(|held| plan.trust.contains(&held.authority.serial))
-            .map(|held| held.made.certificate.as_str())
-            .collect();
-        let signer = authorities
-            .iter()
-            .find(|held| Some(held.authority.serial) == plan.signer);
-        let Some(signer) = signer else {
-            return Ok(Worked {
-                wrote,
-                look_again: plan.look_again,
+                look_again: None,
                 own: None,
             });
-        };
-        wrote |= self.trust_bundle(&mut secrets, &trust).await?;
-        let held = leaves(self.service, self.wanted, &secrets, self.settings);
-        // A gateway knows the engines of its guests, and a guest's engines the gateway of their host.
-        let others = trust_of_others(self.service, &secrets);
-        let is_guest = self.service.sharing.host.is_some();
-        for subject in self.wanted {
-            let held = held.iter().find(|held| held.leaf.subject == *subject);
-            let meets_others = is_guest != (*subject == Subject::Gateway);
-            let trust = if meets_others {
-                format!("{trust}{others}")
-            } else {
-                trust.clone()
-            };
-            wrote |= self.leaf(&secrets, subject, held, &plan, signer, &trust).await?;
         }
+        let (held, plan, made) = if self.service.spec.tls.mode == TlsMode::Internal {
+            self.authorities(&mut secrets).await?
+        } else {
+            let found = secrets
+                .get(&self.service.names.authority())
+                .filter(|found| found.ours);
+            let held = found
+                .map(|found| held::authorities(&found.data))
+                .unwrap_or_default();
+            (held, CertificatePlan::default(), false)
+        };
+        wrote |= made;
+        let mounted = mounted(self.service, self.wanted, self.children);
+        let handover = Handover::new(
+            self.service,
+            self.settings,
+            &secrets,
+            &held,
+            &plan.trust,
+            &mounted,
+            self.own.as_ref().map(|own| &own.made),
+            self.now,
+        );
+        let signer = held
+            .iter()
+            .find(|held| Some(held.authority.serial) == plan.signer);
+        let trust = handover.bundle();
+        if !trust.is_empty() {
+            wrote |= self.trust_bundle(&secrets, handover.bundle_data()).await?;
+        }
+        for subject in self.wanted {
+            let due = plan.issue.contains(subject);
+            if let Some(given) = handover.give(subject, signer.filter(|_| due)) {
+                wrote |= self.leaf(&secrets, subject, given, &trust).await?;
+            }
+        }
+        for name in mounted.iter().filter(|_| !trust.is_empty()) {
+            wrote |= self.leftover(&secrets, name, &trust).await?;
+        }
+        let next = [plan.look_again, handover.look_again(), self.given_again(&secrets)];
         Ok(Worked {
             wrote,
-            look_again: plan.look_again,
-            own: Some(self.own(signer, trust)?),
+            look_again: next.into_iter().flatten().min(),
+            own: self.own(&handover, signer, &secrets, trust)?,
         })
     }
 
@@ -305,7 +354,7 @@ impl Work<'_> {
         let mut wrote = false;
         for (name, found) in secrets {
             if !found.ours && given::is_made_for(self.service, name, found) {
-                let metadata = match self.service.names.group_of_certificate(name) {
+                let metadata = match self.service.names.group_of_issued(name) {
                     Some(id) => meta::of_group(self.service, id, name),
                     None => meta::of_service(self.service, name),
                 };
@@ -388,9 +437,8 @@ impl Work<'_> {
         Ok((held, plan, changed))
     }
 
-    async fn trust_bundle(&self, secrets: &mut Secrets, trust: &str) -> Result<bool, CertificateError> {
+    async fn trust_bundle(&self, secrets: &Secrets, data: Data) -> Result<bool, CertificateError> {
         let name = self.service.names.trust_bundle();
-        let data: Data = [(TRUST_KEY.to_owned(), bytes(trust))].into();
         if secrets.get(&name).is_some_and(|found| found.data == data) {
             return Ok(false);
         }
@@ -403,15 +451,12 @@ impl Work<'_> {
         &self,
         secrets: &Secrets,
         subject: &Subject,
-        held: Option<&HeldLeaf>,
-        plan: &CertificatePlan,
-        signer: &HeldAuthority,
+        given: Given<'_>,
         trust: &str,
     ) -> Result<bool, CertificateError> {
-        let due = plan.issue.contains(subject);
-        let made = match held {
-            Some(held) if !due => held.made.clone(),
-            _ => {
+        let made = match given {
+            Given::InPlace(made) | Given::Other(made) => made,
+            Given::SignedBy(signer) => {
                 let names = identity::names(self.service, subject, &self.settings.cluster_domain);
                 let title = match subject {
                     Subject::Group { id, .. } => self.service.names.group(*id),
@@ -421,20 +466,55 @@ impl Work<'_> {
             }
         };
         let name = identity::secret(&self.service.names, subject);
-        let metadata = match subject {
-            Subject::Group { id, .. } => meta::of_group(self.service, *id, &name),
-            Subject::Gateway => meta::of_service(self.service, &name),
+        self.certificate(secrets, &name, &made, trust).await
+    }
+
+    /// Pods of groups and gateways that are ending go on meeting others.
+    async fn leftover(&self, secrets: &Secrets, name: &str, trust: &str) -> Result<bool, CertificateError> {
+        let is_wanted = |subject| identity::secret(&self.service.names, subject) == name;
+        let found = secrets.get(name).filter(|found| found.ours);
+        let found = found.filter(|_| !self.wanted.iter().any(is_wanted));
+        let made = found.and_then(|found| {
+            Some(Made {
+                certificate: held::text(&found.data, CERTIFICATE_KEY)?,
+                key: held::text(&found.data, PRIVATE_KEY_KEY)?,
+            })
+        });
+        match made {
+            Some(made) => self.certificate(secrets, name, &made, trust).await,
+            None => Ok(false),
+        }
+    }
+
+    async fn certificate(
+        &self,
+        secrets: &Secrets,
+        name: &str,
+        made: &Made,
+        trust: &str,
+    ) -> Result<bool, CertificateError> {
+        let metadata = match self.service.names.group_of_certificate(name) {
+            Some(id) => meta::of_group(self.service, id, name),
+            None => meta::of_service(self.service, name),
+        };
+        // A gateway knows the engines of its guests, and a guest's engines the gateway of their host.
+        let is_guest = self.service.sharing.host.is_some();
+        let is_gateways = name == self.service.names.gateway_certificate();
+        let others = if is_guest == is_gateways {
+            String::new()
+        } else {
+            trust_of_others(self.service, secrets)
         };
         let data: Data = [
             (CERTIFICATE_KEY.to_owned(), bytes(&made.certificate)),
             (PRIVATE_KEY_KEY.to_owned(), bytes(&made.key)),
-            (TRUST_KEY.to_owned(), bytes(trust)),
+            (TRUST_KEY.to_owned(), bytes(&format!("{trust}{others}"))),
         ]
         .into();
-        if secrets.get(&name).is_some_and(|found| found.data == data) {
+        if secrets.get(name).is_some_and(|found| found.data == data) {
             return Ok(false);
         }
-        self.write(secrets, &name, metadata, "kubernetes.io/tls", data)
+        self.write(secrets, name, metadata, "kubernetes.io/tls", data)
             .await?;
         Ok(true)
     }
@@ -461,20 +541,48 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// The operator's own certificate lives in memory only, and is renewed like the others.
-    fn own(&self, signer: &HeldAuthority, trust: String) -> Result<OwnIdentity, CertificateError> {
+    /// What the operator presents. One of its own making lives in memory only, and is renewed like the others.
+    fn own(
+        &self,
+        handover: &Handover<'_>,
+        signer: Option<&HeldAuthority>,
+        secrets: &Secrets,
+        trust: String,
+    ) -> Result<Option<OwnIdentity>, CertificateError> {
         let half = self.now.saturating_add(self.life() / 2).unwrap_or(Timestamp::MAX);
-        let before = self.own.as_ref();
-        if let Some(own) = before.filter(|own| own.trust == trust && own.until > half) {
-            return Ok(own.clone());
-        }
-        let names = Identity {
-            dns: Vec::new(),
-            uris: vec![identity::OPERATOR.to_owned()],
-        };
-        let until = self.end().min(signer.authority.not_after);
-        let made = issue::leaf(&self.owner(), &names, "kvasir operator", signer, until, self.now)?;
-        Ok(OwnIdentity { made, trust, until })
+        let before = self.own.as_ref().map(|own| {
+            let in_place = InPlace {
+                is_valid: own.until > self.now,
+                is_due: own.until <= half,
+            };
+            (own, in_place)
+        });
+        let offered = given::own(self.service, secrets, self.now);
+        let due = before.is_none_or(|(own, in_place)| in_place.is_due || !own.is_internal);
+        let given = handover.give_own(
+            before.map(|(own, in_place)| (&own.made, in_place)),
+            offered.as_ref().map(|own| &own.made),
+            signer.filter(|_| due),
+        );
+        Ok(match given {
+            None => None,
+            Some(Given::InPlace(_)) => self.own.clone().map(|own| OwnIdentity { trust, ..own }),
+            Some(Given::Other(_)) => offered.map(|own| OwnIdentity { trust, ..own }),
+            Some(Given::SignedBy(signer)) => {
+                let names = Identity {
+                    dns: Vec::new(),
+                    uris: vec![identity::OPERATOR.to_owned()],
+                };
+                let until = self.end().min(signer.authority.not_after);
+                let made = issue::leaf(&self.owner(), &names, "kvasir operator", signer, until, self.now)?;
+                Some(OwnIdentity {
+                    made,
+                    trust,
+                    until,
+                    is_internal: true,
+                })
+            }
+        })
     }
 
     /// Only over what was read, and never over what belongs to somebody else.

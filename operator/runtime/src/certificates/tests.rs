@@ -21,7 +21,11 @@ fn now() -> Timestamp {
 }
 
 fn authority(serial: u64) -> HeldAuthority {
-    let made = issue::authority("team/chat", serial, now()).unwrap();
+    authority_of("team/chat", serial, now())
+}
+
+pub(super) fn authority_of(owner: &str, serial: u64, now: Timestamp) -> HeldAuthority {
+    let made = issue::authority(owner, serial, now).unwrap();
     let data: Data = [
         (held::certificate_key(serial), bytes(&made.certificate)),
         (held::private_key_key(serial), bytes(&made.key)),
