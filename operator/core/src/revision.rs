@@ -6,8 +6,6 @@
 //!
 //! Each revision is kept as a ControllerRevision of the service, so that a rollout can go back to it.
 
-use std::fmt::Write as _;
-
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kvasir_operator_api::{
@@ -178,15 +176,21 @@ const TEXT_KEY: &str = "text";
 /// The data as a text, where the API server would write it in another way than it was given: its encoder escapes these characters, and
 /// the bytes of what is immutable are compared. In a text that has no such character both ways are one.
 fn escaped(data: &Value) -> Option<String> {
+    let escape = |c: char| match c {
+        '<' => Some("\\u003c"),
+        '>' => Some("\\u003e"),
+        '&' => Some("\\u0026"),
+        '\u{2028}' => Some("\\u2028"),
+        '\u{2029}' => Some("\\u2029"),
+        _ => None,
+    };
     let text = data.to_string();
-    let is_escaped = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-    text.contains(is_escaped).then(|| {
+    text.contains(|c| escape(c).is_some()).then(|| {
         let mut safe = String::with_capacity(text.len() + 32);
         for c in text.chars() {
-            if is_escaped(c) {
-                let _ = write!(safe, "\\u{:04x}", u32::from(c));
-            } else {
-                safe.push(c);
+            match escape(c) {
+                Some(escaped) => safe.push_str(escaped),
+                None => safe.push(c),
             }
         }
         safe

@@ -119,11 +119,8 @@ fn group(
         memory.unready_since.get_or_insert(Time(now));
     }
     let since = memory.ready_since.as_ref().map_or(now, |since| since.0);
-    let known = since.saturating_add(settings.join_time).unwrap_or(Timestamp::MAX);
-    // Gateways that don't trust its certificate yet don't use it either.
-    let believed = observed.handover.joins.get(&id).copied().unwrap_or(known);
     let mut group = Group {
-        joins: known.max(believed),
+        joins: joins(id, since, observed, settings),
         memory,
         pods,
         ready,
@@ -134,6 +131,16 @@ fn group(
     };
     group.memory.state = state(&group, whole);
     group
+}
+
+/// When every gateway uses a group that has been ready since `since`: it knows of it by then, and believes its certificate.
+fn joins(id: i32, since: Timestamp, observed: &Observed, settings: &Settings) -> Timestamp {
+    let known = since.saturating_add(settings.join_time).unwrap_or(Timestamp::MAX);
+    observed
+        .handover
+        .joins
+        .get(&id)
+        .map_or(known, |believed| known.max(*believed))
 }
 
 /// The state, but for Exhausted, which recovery decides.

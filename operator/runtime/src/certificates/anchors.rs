@@ -1,7 +1,6 @@
 //! Authorities as they lie in bundles, and which of them signed what.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use kvasir_operator_core::handover::AuthorityId;
 use ring::digest;
@@ -98,9 +97,10 @@ fn read(pem: String) -> Option<(AuthorityId, Anchor)> {
     let (_, block) = parse_x509_pem(pem.as_bytes()).ok()?;
     let (_, certificate) = X509Certificate::from_der(&block.contents).ok()?;
     let link = Link::of(&certificate);
-    let mut id = String::new();
-    for byte in digest::digest(&digest::SHA256, &block.contents).as_ref() {
-        let _ = write!(id, "{byte:02x}");
-    }
+    let digest = digest::digest(&digest::SHA256, &block.contents);
+    let digits = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    let id = digits
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect();
     Some((id, Anchor { pem, link }))
 }

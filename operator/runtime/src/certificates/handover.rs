@@ -22,17 +22,96 @@ use super::{Secrets, bytes};
 /// Key of what is remembered of authorities that not all pods trust yet, or that nobody needs any more, in the trust bundle.
 const STANDINGS_KEY: &str = "standings";
 
+/// What a round looks at.
+#[derive(Clone, Copy)]
+pub(super) struct Seen<'a> {
+    pub(super) service: &'a Validated,
+    pub(super) settings: &'a Settings,
+    pub(super) secrets: &'a Secrets,
+    /// The operator's own authorities.
+    pub(super) held: &'a [HeldAuthority],
+    /// Serial numbers of those that sign or have signed something that is left.
+    pub(super) wanted: &'a [u64],
+    /// Names of the Secrets with certificates that pods mount, or are about to.
+    pub(super) mounted: &'a BTreeSet<String>,
+    /// What the operator presents itself with.
+    pub(super) own: Option<&'a Made>,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> Seen<'a> {
+    fn text(&self, name: &str, key: &str) -> Option<String> {
+        text(&self.secrets.get(name)?.data, key)
+    }
+
+    fn bundle(&self) -> Option<&'a Data> {
+        let found = self.secrets.get(&self.service.names.trust_bundle());
+        found.map(|found| &found.data)
+    }
+
+    /// The authorities of whoever is to sign now.
+    fn asked(
+        &self,
+        internal: &[(AuthorityId, HeldAuthority)],
+        anchors: &mut Anchors,
+    ) -> BTreeSet<AuthorityId> {
+        if self.service.spec.tls.mode == TlsMode::Internal {
+            let signing = internal
+                .iter()
+                .filter(|(_, held)| self.wanted.contains(&held.authority.serial));
+            return signing.map(|(id, _)| id.clone()).collect();
+        }
+        let bundles = given::bundles(self.service, self.mounted, self.secrets);
+        bundles.iter().flat_map(|bundle| anchors.add(bundle)).collect()
+    }
+
+    /// The Secrets that pods mount. All authorities must be known before.
+    fn holders(&self, trusts: &[Vec<AuthorityId>], anchors: &Anchors) -> Vec<Holder> {
+        let pairs = self.mounted.iter().zip(trusts);
+        let holder = |(name, trusts): (&String, &Vec<AuthorityId>)| Holder {
+            exists: self.secrets.contains_key(name),
+            trusts: trusts.iter().cloned().collect(),
+            shows: self
+                .text(name, CERTIFICATE_KEY)
+                .map(|chain| anchors.signers(&chain))
+                .unwrap_or_default(),
+        };
+        pairs.map(holder).collect()
+    }
+
+    /// How far each of the `known` authorities had come. Of those that nothing is remembered of, as at rest or by an earlier version, all
+    /// are trusted but one of the operator's own that has signed nothing yet: that is as old as its certificate says.
+    fn before(
+        &self,
+        known: BTreeSet<AuthorityId>,
+        internal: &[(AuthorityId, HeldAuthority)],
+        holders: &[Holder],
+    ) -> Standings {
+        let remembered = remembered(self.bundle());
+        let shown = |id: &AuthorityId| holders.iter().any(|holder| holder.shows.contains(id));
+        let standing = |id: &AuthorityId| {
+            let own = internal.iter().find(|(internal, _)| internal == id);
+            match own.filter(|_| !shown(id)) {
+                Some((_, held)) => Standing::Spread(held.authority.not_before),
+                None => Standing::Trusted,
+            }
+        };
+        let all = known.into_iter().map(|id| {
+            let standing = remembered.get(&id).copied().unwrap_or_else(|| standing(&id));
+            (id, standing)
+        });
+        all.collect()
+    }
+}
+
 /// What a round knows about authorities and who shows what.
 pub(super) struct Handover<'a> {
-    service: &'a Validated,
-    settings: &'a Settings,
-    now: Timestamp,
-    secrets: &'a Secrets,
+    seen: Seen<'a>,
     anchors: Anchors,
     /// The operator's own authorities, oldest first.
     internal: Vec<(AuthorityId, HeldAuthority)>,
     /// How far each authority of the bundle has come.
-    pub(super) standings: Standings,
+    standings: Standings,
 }
 
 /// A certificate with what vouches for it.
@@ -52,89 +131,45 @@ pub(super) enum Given<'a> {
 }
 
 impl<'a> Handover<'a> {
-    /// `held` are the operator's own authorities, `wanted` the serial numbers of those that are to be trusted because they sign or have
-    /// signed, `pods` the subjects and further Secrets that pods mount, `own` is what the operator presents.
-    pub(super) fn new(
-        service: &'a Validated,
-        settings: &'a Settings,
-        secrets: &'a Secrets,
-        held: &[HeldAuthority],
-        wanted: &[u64],
-        mounted: &BTreeSet<String>,
-        own: Option<&Made>,
-        now: Timestamp,
-    ) -> Self {
+    /// Looks at all Secrets.
+    pub(super) fn new(seen: Seen<'a>) -> Self {
         let mut anchors = Anchors::default();
         let mut internal = Vec::new();
-        for authority in held {
-            let ids = anchors.add(&authority.made.certificate);
-            internal.extend(ids.into_iter().map(|id| (id, authority.clone())));
+        for held in seen.held {
+            let ids = anchors.add(&held.made.certificate);
+            internal.extend(ids.into_iter().map(|id| (id, held.clone())));
         }
-        let read = |name: &String| secrets.get(name).map(|found| &found.data);
-        let bundle = read(&service.names.trust_bundle());
-        let known = anchors.add(&bundle.and_then(|data| text(data, TRUST_KEY)).unwrap_or_default());
-        let trusts: Vec<Vec<AuthorityId>> = mounted
-            .iter()
-            .map(|name| {
-                anchors.add(
-                    &read(name)
-                        .and_then(|data| text(data, TRUST_KEY))
-                        .unwrap_or_default(),
-                )
-            })
+        let bundle = seen.bundle().and_then(|data| text(data, TRUST_KEY));
+        let mut known: BTreeSet<AuthorityId> = anchors
+            .add(bundle.as_deref().unwrap_or_default())
+            .into_iter()
             .collect();
-        let mut asked: BTreeSet<AuthorityId> = BTreeSet::new();
-        if service.spec.tls.mode == TlsMode::Internal {
-            let signing = internal
-                .iter()
-                .filter(|(_, held)| wanted.contains(&held.authority.serial));
-            asked.extend(signing.map(|(id, _)| id.clone()));
-        } else {
-            for bundle in given::bundles(service, mounted, secrets) {
-                asked.extend(anchors.add(&bundle));
-            }
-        }
-        let holders: Vec<Holder> = mounted
+        let trusts: Vec<Vec<AuthorityId>> = seen
+            .mounted
             .iter()
-            .zip(&trusts)
-            .map(|(name, trusts)| {
-                let chain = read(name).and_then(|data| text(data, CERTIFICATE_KEY));
-                Holder {
-                    exists: read(name).is_some(),
-                    trusts: trusts.iter().cloned().collect(),
-                    shows: chain.map(|chain| anchors.signers(&chain)).unwrap_or_default(),
-                }
-            })
+            .map(|name| anchors.add(&seen.text(name, TRUST_KEY).unwrap_or_default()))
             .collect();
-        let own = own
-            .map(|own| anchors.signers(&own.certificate))
-            .unwrap_or_default();
-        let mut known: BTreeSet<AuthorityId> = known.into_iter().collect();
         if bundle.is_none() {
             // Nobody wrote it, or it is lost: what lies beside the certificates was trusted.
-            known.extend(trusts.into_iter().flatten());
+            known.extend(trusts.iter().flatten().cloned());
         }
-        let shown: BTreeSet<&AuthorityId> = holders.iter().flat_map(|holder| &holder.shows).collect();
-        let remembered = remembered(bundle);
-        let before = known
-            .into_iter()
-            .map(|id| {
-                let young = internal.iter().find(|(internal, _)| *internal == id);
-                let young = young.filter(|_| !shown.contains(&id));
-                let standing = remembered.get(&id).copied().unwrap_or_else(|| {
-                    young.map_or(Standing::Trusted, |(_, held)| {
-                        Standing::Spread(held.authority.not_before)
-                    })
-                });
-                (id, standing)
-            })
-            .collect();
-        let standings = rules::stand(&before, &asked, &holders, &own, settings.trust_time, now);
+        let asked = seen.asked(&internal, &mut anchors);
+        let holders = seen.holders(&trusts, &anchors);
+        let own = seen
+            .own
+            .map(|own| anchors.signers(&own.certificate))
+            .unwrap_or_default();
+        let before = seen.before(known, &internal, &holders);
+        let standings = rules::stand(
+            &before,
+            &asked,
+            &holders,
+            &own,
+            seen.settings.trust_time,
+            seen.now,
+        );
         Self {
-            service,
-            settings,
-            now,
-            secrets,
+            seen,
             anchors,
             internal,
             standings,
@@ -178,7 +213,13 @@ impl<'a> Handover<'a> {
 
     /// What somebody else offers for a subject, if it can be used.
     pub(super) fn offered(&self, subject: &Subject) -> Option<Offer> {
-        let made = given::offered(self.service, subject, self.secrets, self.settings, self.now)?;
+        let made = given::offered(
+            self.seen.service,
+            subject,
+            self.seen.secrets,
+            self.seen.settings,
+            self.seen.now,
+        )?;
         Some(self.offer(made)).filter(|offer| !offer.signed_by.is_empty())
     }
 
@@ -192,7 +233,7 @@ impl<'a> Handover<'a> {
         let mut able = self.internal.iter().rev();
         let found = able.find(|(id, held)| {
             held.authority.can_sign
-                && self.now < held.authority.not_after
+                && self.seen.now < held.authority.not_after
                 && rules::is_believed(&[id.clone()].into(), &self.standings)
         })?;
         Some((&found.0, &found.1))
@@ -278,11 +319,12 @@ impl<'a> Handover<'a> {
     /// The certificate in the Secret of a subject, if it names whom it must.
     fn in_place(&self, subject: &Subject) -> Option<(InPlace, Made)> {
         let data = &self
+            .seen
             .secrets
-            .get(&identity::secret(&self.service.names, subject))?
+            .get(&identity::secret(&self.seen.service.names, subject))?
             .data;
         let found = leaf(data)?;
-        if !names_subject(self.service, subject, &found.uris) {
+        if !names_subject(self.seen.service, subject, &found.uris) {
             return None;
         }
         let middle = found
@@ -292,17 +334,18 @@ impl<'a> Handover<'a> {
             is_valid: found
                 .begin
                 .saturating_sub(CLOCK_SKEW)
-                .is_ok_and(|begin| begin <= self.now)
-                && self.now < found.end,
-            is_due: middle.is_ok_and(|middle| middle <= self.now),
+                .is_ok_and(|begin| begin <= self.seen.now)
+                && self.seen.now < found.end,
+            is_due: middle.is_ok_and(|middle| middle <= self.seen.now),
         };
         Some((in_place, found.made))
     }
 
     /// A certificate that lies in another Secret of the service and speaks for all its pods: one that somebody provided.
     fn shared(&self, subject: &Subject) -> Option<Offer> {
-        let names = &self.service.names;
+        let names = &self.seen.service.names;
         let mut found = self
+            .seen
             .secrets
             .iter()
             .filter(|(name, found)| {
@@ -310,12 +353,12 @@ impl<'a> Handover<'a> {
                     && (**name == names.gateway_certificate() || names.group_of_certificate(name).is_some())
             })
             .filter_map(|(_, found)| leaf(&found.data))
-            .filter(|leaf| self.now < leaf.end && leaf.begin <= self.now);
+            .filter(|leaf| self.seen.now < leaf.end && leaf.begin <= self.seen.now);
         let shared = found.find(|leaf| {
             let others = leaf.uris.iter().any(|uri| uri.contains(identity::GROUP_PART));
             !others
-                && leaf.uris.contains(&identity::engine(self.service))
-                && names_subject(self.service, subject, &leaf.uris)
+                && leaf.uris.contains(&identity::engine(self.seen.service))
+                && names_subject(self.seen.service, subject, &leaf.uris)
         })?;
         Some(self.offer(shared.made))
     }
@@ -330,7 +373,7 @@ impl<'a> Handover<'a> {
 
     /// What the status says.
     pub(super) fn view(&self, wanted: &[Subject]) -> HandoverView {
-        let settle = self.settings.trust_time;
+        let settle = self.seen.settings.trust_time;
         let mut view = HandoverView {
             needs_authority: self.needs_internal(),
             ..HandoverView::default()
@@ -356,7 +399,7 @@ impl<'a> Handover<'a> {
             let signed_by = self.anchors.signers(&made.certificate);
             if !rules::is_believed(&signed_by, &self.standings) {
                 let known = rules::believed_from(&signed_by, &self.standings, settle);
-                let latest = self.now.saturating_add(settle).unwrap_or(Timestamp::MAX);
+                let latest = self.seen.now.saturating_add(settle).unwrap_or(Timestamp::MAX);
                 view.joins.insert(*id, known.unwrap_or(latest));
             }
         }
@@ -365,7 +408,7 @@ impl<'a> Handover<'a> {
 
     /// When the next step is due.
     pub(super) fn look_again(&self) -> Option<Timestamp> {
-        rules::next_change(&self.standings, self.settings.trust_time)
+        rules::next_change(&self.standings, self.seen.settings.trust_time)
     }
 }
 

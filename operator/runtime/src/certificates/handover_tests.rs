@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::tests::authority_of;
 use super::*;
 
+const LIFE: SignedDuration = SignedDuration::from_hours(24);
 const SETTLE: SignedDuration = SignedDuration::from_mins(2);
 const ENGINE: &str = "spiffe://kvasir.dev/ns/team/service/chat/engine";
 const GATEWAY: &str = "spiffe://kvasir.dev/ns/team/service/chat/gateway";
@@ -80,25 +81,26 @@ impl World {
         self.put(name, false, data.into());
     }
 
-    /// A round of the operator, but for reading and writing.
-    fn round(&mut self) {
-        let (service, secrets, settings) = (self.service(), self.secrets.clone(), self.settings.clone());
-        let own = self.own.clone();
-        let life = SignedDuration::from_hours(24);
+    /// The operator's own authorities and what is to be done about what they sign.
+    fn authorities(
+        &mut self,
+        service: &Validated,
+        secrets: &Secrets,
+    ) -> (Vec<HeldAuthority>, CertificatePlan) {
         let found = secrets.get(&service.names.authority());
         let mut held = found
             .map(|found| held::authorities(&found.data))
             .unwrap_or_default();
         let mut plan = CertificatePlan::default();
         if service.spec.tls.mode == TlsMode::Internal {
-            let leaves = leaves(&service, &self.subjects, &secrets, &self.settings);
+            let leaves = leaves(service, &self.subjects, secrets, &self.settings);
             let leaves: Vec<Leaf> = leaves
                 .iter()
                 .map(|leaf| held::by_authority(leaf, &held))
                 .collect();
             for _ in 0..MOST_STEPS {
                 let known: Vec<_> = held.iter().map(|held| held.authority).collect();
-                plan = rules::decide(&self.subjects, &leaves, &known, life, self.now);
+                plan = rules::decide(&self.subjects, &leaves, &known, LIFE, self.now);
                 if plan.new_authority {
                     let serial = known.iter().map(|known| known.serial).max().unwrap_or(0) + 1;
                     held.push(authority_of("team/chat", serial, self.now));
@@ -114,17 +116,25 @@ impl World {
             });
             self.put(&service.names.authority(), true, keys.collect());
         }
+        (held, plan)
+    }
+
+    /// A round of the operator, but for reading and writing.
+    fn round(&mut self) {
+        let (service, secrets, settings) = (self.service(), self.secrets.clone(), self.settings.clone());
+        let own = self.own.clone();
+        let (held, plan) = self.authorities(&service, &secrets);
         let mounted = mounted(&service, &self.subjects, &[]);
-        let handover = Handover::new(
-            &service,
-            &settings,
-            &secrets,
-            &held,
-            &plan.trust,
-            &mounted,
-            own.as_ref(),
-            self.now,
-        );
+        let handover = Handover::new(Seen {
+            service: &service,
+            settings: &settings,
+            secrets: &secrets,
+            held: &held,
+            wanted: &plan.trust,
+            mounted: &mounted,
+            own: own.as_ref(),
+            now: self.now,
+        });
         if service.spec.tls.mode != TlsMode::Internal && !handover.view(&self.subjects).needs_authority {
             self.secrets.remove(&service.names.authority());
         }
@@ -142,7 +152,7 @@ impl World {
                 Some(Given::InPlace(made) | Given::Other(made)) => made,
                 Some(Given::SignedBy(signer)) => {
                     let names = identity::names(&service, subject, "cluster.local");
-                    issue::leaf("team/chat", &names, "x", signer, self.now + life, self.now).unwrap()
+                    issue::leaf("team/chat", &names, "x", signer, self.now + LIFE, self.now).unwrap()
                 }
             };
             let data = [
@@ -271,6 +281,17 @@ fn every_switch_is_believed_at_every_moment() {
             .iter()
             .all(|subject| world.is_signed_by(subject, &first))
     );
+}
+
+#[test]
+fn what_cert_manager_makes_is_shown_when_it_is_believed_and_no_longer_than_its_mode_says() {
+    let (first, second) = (
+        authority_of("other", 1, begin()),
+        authority_of("other", 1, begin()),
+    );
+    let mut world = World::new(provided("first"));
+    world.give("first", &first, &[ENGINE, GATEWAY]);
+    world.pass(5);
     world.tls = json!({ "mode": "CertManager", "issuerRef": { "name": "x" } });
     world.pass(3);
     assert!(world.is_signed_by(&group(0), &first), "nothing is issued yet");

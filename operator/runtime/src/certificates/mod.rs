@@ -37,7 +37,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::apply::{Applier, ApplyError};
 use crate::cache::Snapshot;
-use handover::{Given, Handover};
+use handover::{Given, Handover, Seen};
 pub(crate) use held::Data;
 use held::{HeldAuthority, HeldLeaf};
 pub(crate) use issue::Made;
@@ -207,7 +207,16 @@ pub(crate) fn handover_view(
         .unwrap_or_default();
     let serials: Vec<u64> = held.iter().map(|held| held.authority.serial).collect();
     let mounted = mounted(service, wanted, &seen.children);
-    let handover = Handover::new(service, settings, secrets, &held, &serials, &mounted, None, now);
+    let handover = Handover::new(Seen {
+        service,
+        settings,
+        secrets,
+        held: &held,
+        wanted: &serials,
+        mounted: &mounted,
+        own: None,
+        now,
+    });
     handover.view(wanted)
 }
 
@@ -315,16 +324,16 @@ impl Work<'_> {
         };
         wrote |= made;
         let mounted = mounted(self.service, self.wanted, self.children);
-        let handover = Handover::new(
-            self.service,
-            self.settings,
-            &secrets,
-            &held,
-            &plan.trust,
-            &mounted,
-            self.own.as_ref().map(|own| &own.made),
-            self.now,
-        );
+        let handover = Handover::new(Seen {
+            service: self.service,
+            settings: self.settings,
+            secrets: &secrets,
+            held: &held,
+            wanted: &plan.trust,
+            mounted: &mounted,
+            own: self.own.as_ref().map(|own| &own.made),
+            now: self.now,
+        });
         let signer = held
             .iter()
             .find(|held| Some(held.authority.serial) == plan.signer);
