@@ -1,6 +1,6 @@
 //! Every order of events at small scope, beside the rules one by one.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::*;
 
@@ -119,7 +119,7 @@ fn what_is_offered_waits_as_long_as_there_is_something_that_pods_believe() {
 
 /// A service of two pods. Secrets are written one at a time, kubelets bring each to its pod within two steps of time, the user changes
 /// their mind at any moment, and the operator may be away at any.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct World {
     minute: u8,
     wanted: u8,
@@ -264,7 +264,7 @@ fn in_every_order_of_events_each_pod_believes_what_every_other_one_shows() {
         pods: [(1, 1); 2],
         behind: [0; 2],
     };
-    let mut seen = HashSet::from([first.clone()]);
+    let mut seen = BTreeSet::from([first.clone()]);
     let mut queue = VecDeque::from([first]);
     let mut switched = 0;
     while let Some(world) = queue.pop_front() {

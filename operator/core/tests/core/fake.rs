@@ -11,7 +11,8 @@ use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{
-    CertificatesView, FailedWrite, GroupLoad, HandoverView, HostView, NodeView, Observed, PodView, Terminated, Written,
+    CertificatesView, FailedWrite, GroupLoad, HandoverView, HostView, NodeView, Observed, PodView,
+    Terminated, Written,
 };
 use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, sharing, status, validate};
 use serde_json::{Value, json};

@@ -81,6 +81,11 @@ fn own_secret(service: &Validated) -> Option<String> {
     }
 }
 
+/// Whether the operator presents itself to the service's pods at all.
+pub(super) fn is_presented(service: &Validated) -> bool {
+    service.spec.tls.mode == TlsMode::Internal || own_secret(service).is_some()
+}
+
 /// Names of all Secrets that somebody else fills and the operator reads, but those of groups.
 pub(super) fn names(service: &Validated) -> Vec<String> {
     let pods = match service.spec.tls.mode {
@@ -105,7 +110,9 @@ pub(super) fn bundles(service: &Validated, mounted: &BTreeSet<String>, secrets: 
     let groups = groups.filter_map(|id| name_of_group(service, id));
     // What the host's gateway shows is vouched for by the host's bundle.
     let host = host_secret(service);
-    let own = names(service).into_iter().filter(|name| Some(name) != host.as_ref());
+    let own = names(service)
+        .into_iter()
+        .filter(|name| Some(name) != host.as_ref());
     let all = own.chain(groups);
     all.filter_map(|name| text(&secrets.get(&name)?.data, TRUST_KEY))
         .collect()

@@ -331,7 +331,7 @@ impl Work<'_> {
             held: &held,
             wanted: &plan.trust,
             mounted: &mounted,
-            own: self.own.as_ref().map(|own| &own.made),
+            own: self.presented().map(|own| &own.made),
             now: self.now,
         });
         let signer = held
@@ -550,6 +550,11 @@ impl Work<'_> {
         Ok(true)
     }
 
+    /// What the operator presented so far; nothing where it is to present nothing any more.
+    fn presented(&self) -> Option<&OwnIdentity> {
+        self.own.as_ref().filter(|_| given::is_presented(self.service))
+    }
+
     /// What the operator presents. One of its own making lives in memory only, and is renewed like the others.
     fn own(
         &self,
@@ -559,7 +564,7 @@ impl Work<'_> {
         trust: String,
     ) -> Result<Option<OwnIdentity>, CertificateError> {
         let half = self.now.saturating_add(self.life() / 2).unwrap_or(Timestamp::MAX);
-        let before = self.own.as_ref().map(|own| {
+        let before = self.presented().map(|own| {
             let in_place = InPlace {
                 is_valid: own.until > self.now,
                 is_due: own.until <= half,
@@ -567,6 +572,9 @@ impl Work<'_> {
             (own, in_place)
         });
         let offered = given::own(self.service, secrets, self.now);
+        if before.is_none() && !given::is_presented(self.service) {
+            return Ok(None);
+        }
         let due = before.is_none_or(|(own, in_place)| in_place.is_due || !own.is_internal);
         let given = handover.give_own(
             before.map(|(own, in_place)| (&own.made, in_place)),
@@ -575,7 +583,7 @@ impl Work<'_> {
         );
         Ok(match given {
             None => None,
-            Some(Given::InPlace(_)) => self.own.clone().map(|own| OwnIdentity { trust, ..own }),
+            Some(Given::InPlace(_)) => self.presented().cloned().map(|own| OwnIdentity { trust, ..own }),
             Some(Given::Other(_)) => offered.map(|own| OwnIdentity { trust, ..own }),
             Some(Given::SignedBy(signer)) => {
                 let names = Identity {
