@@ -12,9 +12,9 @@ from cluster import Cluster, wait_until
 
 
 @contextlib.contextmanager
-def streaming(service, client, what, **load):
+def streaming(service, client, what, *of, **load):
     """Asserts that nothing was lost, and that requests were answered at all."""
-    load = service.load(client, **load)
+    load = service.load(client, 8, *of, **load)
     begin = time.monotonic()
     try:
         yield
@@ -117,6 +117,10 @@ def test_renewing_every_certificate_loses_nothing(laptop, client, cluster):
     laptop.wait_until_ready()
 
 
+# No key, the first model, and a connection for each request.
+FRESH = ("none", "", "fresh")
+
+
 class Switches:
     """Changes whose certificates a service has, and meets old pods with new ones at every step."""
 
@@ -167,7 +171,7 @@ def test_changing_whose_certificates_a_service_has_loses_nothing(laptop, client,
     engines = uids(laptop.engines())
     internal = base64.b64decode(laptop.authority())
     trusted = base64.b64encode(b"".join([internal, *given])).decode()
-    with streaming(laptop, client, "Internal -> Provided -> another authority", authority=trusted, how="fresh"):
+    with streaming(laptop, client, "Internal -> Provided -> another authority", *FRESH, authority=trusted):
         switches.switch({"mode": "Provided", "secretName": "first", "operatorSecretName": "first-operator"})
         switches.switch({"secretName": "second", "operatorSecretName": "second-operator"})
         switches.new_gateways()
@@ -175,7 +179,7 @@ def test_changing_whose_certificates_a_service_has_loses_nothing(laptop, client,
     laptop.patch({"tls": {"mode": "Internal", "secretName": None, "operatorSecretName": None}})
     # Whoever comes from outside hears of the next authority before anybody shows it.
     wait_until(switches.trusts(2), laptop.get, 30)
-    with streaming(laptop, client, "Provided -> Internal", authority=laptop.authority(), how="fresh"):
+    with streaming(laptop, client, "Provided -> Internal", *FRESH, authority=laptop.authority()):
         wait_until(switches.trusts(1), laptop.get, 180)
         switches.new_gateways()
     assert not switches.shown() & {internal, *given}
