@@ -161,7 +161,7 @@ class Switches:
 @pytest.mark.rotating
 def test_changing_whose_certificates_a_service_has_loses_nothing(laptop, client, cluster, tmp_path_factory):
     """Internal, given, given by another authority, and back; every client's request has a connection of its own."""
-    cluster.install("--set", "operator.extraArgs={--trust-time=30,--resync=10}")
+    cluster.install("--set", "operator.extraArgs={--trust-time=30}", "--set", "operator.resyncSeconds=10")
     first, second = (Authority(tmp_path_factory.mktemp(name)) for name in ("first", "second"))
     switches = Switches(laptop)
     for name, authority in (("first", first), ("second", second)):
