@@ -153,7 +153,11 @@ pub(super) fn made_for(object: &DynamicObject) -> Option<String> {
 
 /// Whether cert-manager wrote the Secret for a Certificate of this service, which has its name.
 pub(super) fn is_made_for(service: &Validated, name: &str, found: &Found) -> bool {
-    service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name)
+    let names = &service.names;
+    let is_own = name == names.gateway_issued()
+        || name == names.operator_certificate()
+        || names.group_of_issued(name).is_some();
+    service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name) && is_own
 }
 
 /// What the status says about them; nothing where there is no TLS.
@@ -401,7 +405,7 @@ mod tests {
             ("given".to_owned(), engines),
             ("own".to_owned(), own),
             (
-                "hosts".to_owned(),
+                "host-gateway-tls".to_owned(),
                 secret(
                     &signer,
                     &["spiffe://kvasir.dev/ns/team/service/host/gateway"],
@@ -414,16 +418,21 @@ mod tests {
         assert_eq!(
             problems(&secrets),
             [format!(
-                "spec.gateway.gatewayRef: Secret hosts: its certificate doesn't carry the URI {GATEWAY}"
+                "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY}"
             )]
         );
-        secrets.insert("hosts".to_owned(), secret(&signer, &[GATEWAY], later));
+        secrets.insert("host-gateway-tls".to_owned(), secret(&signer, &[GATEWAY], later));
         assert!(problems(&secrets).is_empty(), "{:?}", problems(&secrets));
-        secrets.insert("hosts".to_owned(), secret(&authority(), &[GATEWAY], later));
+        let mut stranger = secret(&authority(), &[GATEWAY], later);
+        stranger
+            .data
+            .insert(TRUST_KEY.to_owned(), bytes(&signer.made.certificate));
+        secrets.insert("host-gateway-tls".to_owned(), stranger);
         let found = problems(&secrets);
         assert!(
-            found.iter().any(|problem| problem
-                .starts_with("spec.gateway.gatewayRef: Secret hosts: its certificate isn't signed")),
+            found.iter().any(|problem| problem.starts_with(
+                "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate isn't signed"
+            )),
             "{found:?}"
         );
     }
