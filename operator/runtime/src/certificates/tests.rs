@@ -53,7 +53,7 @@ fn issued(signer: &HeldAuthority, subject: &Subject) -> Data {
     .into()
 }
 
-fn read(data: &Data, subject: &Subject) -> Option<HeldLeaf> {
+fn read(data: &Data, subject: &Subject) -> Option<held::HeldLeaf> {
     let names = identity::names(&service(), subject, "cluster.local");
     held::leaf(data, &service(), subject, &names)
 }
