@@ -28,7 +28,7 @@ pub struct ObservabilitySpec {
     /// Spans of requests; none if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tracing: Option<TracingSpec>,
-    /// Least severe message.
+    /// Least severe message; of new pods.
     pub log_level: LogLevel,
 }
 

@@ -64,7 +64,8 @@ fn watch_for_pods(group: &Group, now: Timestamp, decisions: &mut Decisions) {
 
 /// Two groups that each hold half of the nodes wait for each other for ever (kaito-project/kaito#2174). All but the first of those that
 /// found nodes for some of their pods only give them back, and try again after the longest pause between restarts. That is no failure and
-/// takes nothing from their budget.
+/// takes nothing from their budget. Nobody asks before whether all pods would find nodes: only the scheduler knows what fits beside
+/// everything else, and whoever wanted to work it out had to read all pods of the cluster.
 fn release(
     policy: &RestartPolicySpec,
     groups: &mut [Group],

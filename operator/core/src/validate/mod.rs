@@ -5,6 +5,7 @@
 //! as `Accepted=False`. A field that is known and can't be honoured is always refused, never ignored.
 
 mod guest;
+mod idle;
 mod names;
 mod network;
 mod overrides;
@@ -123,6 +124,7 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     let spec = &service.spec;
     let mut errors = Vec::new();
     unsupported::check(spec, &mut errors);
+    idle::check(spec, &mut errors);
     let shape = shape(spec, settings, &mut errors);
     source(spec, settings, &mut errors);
     anonymous(service, &mut errors);
