@@ -24,6 +24,23 @@ pub(crate) fn kvasir(arguments: &[&str]) -> Command {
     command
 }
 
+/// A command, started by another program that becomes it.
+fn through(starter: &[&str], command: &Command) -> Command {
+    let mut through = Command::new(starter[0]);
+    through
+        .args(&starter[1..])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => through.env(name, value),
+            None => through.env_remove(name),
+        };
+    }
+    through
+}
+
 /// What a finished command did.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -93,26 +110,18 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server and waits until it says that it serves.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::of(kvasir(arguments))
+        // Tests that `nohup` itself started would have it stay.
+        if cfg!(target_os = "linux") {
+            Self::of(through(&["env", "--default-signal=HUP"], &kvasir(arguments)))
+        } else {
+            Self::of(kvasir(arguments))
+        }
     }
 
     /// The same of a server that shall outlive its terminal, as `nohup` starts it.
     pub(crate) fn start_to_stay(arguments: &[&str]) -> Self {
-        let command = kvasir(arguments);
-        let program = command.get_program().to_owned();
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", "trap '' HUP; exec \"$0\" \"$@\""])
-            .arg(program)
-            .args(command.get_args())
-            .stdin(Stdio::null());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        Self::of(shell)
+        let ignoring = "trap '' HUP; exec \"$0\" \"$@\"";
+        Self::of(through(&["sh", "-c", ignoring], &kvasir(arguments)))
     }
 
     fn of(mut command: Command) -> Self {
