@@ -106,8 +106,10 @@ def test_an_edited_child_is_set_back_whatever_was_edited(api, kept, kind):
         if kind == "Secret" and name == "chat-gateway":
             # Another seed of tenants' salts is as good; it must be one.
             continue
-        # Without its label it is invisible to watches by label. Secrets are read by name, so theirs decide nothing.
-        edits = [EDITS[kind]] + [{"metadata": {"labels": {"app.kubernetes.io/managed-by": "somebody"}}}] * (kind != "Secret")
+        # Without its label it is invisible to watches by label, and with another service's it is that one's there. Secrets are read by name,
+        # so theirs decide nothing.
+        relabelled = [{"metadata": {"labels": labels}} for labels in ({"app.kubernetes.io/managed-by": "somebody"}, {"kvasir.dev/service": "other"})]
+        edits = [EDITS[kind]] + relabelled * (kind != "Secret")
         for edit in edits:
             with contextlib.suppress(Refused):
                 api.patch(kind, kept.name, name, edit)

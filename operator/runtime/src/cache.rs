@@ -181,6 +181,40 @@ impl Cache {
         news
     }
 
+    /// Services other than `key` among whose children an object is: its label named them before.
+    pub(crate) fn elsewhere(&self, key: &ServiceKey, reference: &ObjectRef, uid: &str) -> Vec<ServiceKey> {
+        self.others(key, |entry| {
+            let seen = entry.children.get(reference);
+            seen.is_some_and(|seen| seen.live.uid == uid)
+        })
+    }
+
+    /// The same of a pod.
+    pub(crate) fn pod_elsewhere(&self, key: &ServiceKey, name: &str, uid: &str) -> Vec<ServiceKey> {
+        self.others(key, |entry| {
+            let seen = entry.pods.get(name);
+            seen.is_some_and(|seen| seen.view.uid == uid)
+        })
+    }
+
+    /// Services of the same namespace that have something, unless this one has it already.
+    fn others(&self, key: &ServiceKey, has: impl Fn(&Entry) -> bool) -> Vec<ServiceKey> {
+        let inner = self.lock();
+        if inner.services.get(key).is_some_and(&has) {
+            return Vec::new();
+        }
+        let first = ServiceKey {
+            namespace: key.namespace.clone(),
+            base: String::new(),
+        };
+        let neighbours = inner.services.range(first..);
+        let neighbours = neighbours.take_while(|(other, _)| other.namespace == key.namespace);
+        neighbours
+            .filter(|(_, entry)| has(entry))
+            .map(|(other, _)| other.clone())
+            .collect()
+    }
+
     /// An object is gone. Whether that is news.
     pub(crate) fn remove(&self, key: &ServiceKey, reference: &ObjectRef, uid: &str) -> bool {
         let mut inner = self.lock();
@@ -567,6 +601,22 @@ mod tests {
         cache.put(&key, live("4"), 4, false);
         cache.wrote(&key, &live("4"));
         assert!(cache.snapshot(&key).strangers.is_empty());
+    }
+
+    #[test]
+    fn an_object_with_another_services_label_is_found_where_it_was() {
+        let key = |namespace: &str, base: &str| ServiceKey {
+            namespace: namespace.to_owned(),
+            base: base.to_owned(),
+        };
+        let (chat, other) = (key("team", "chat"), key("team", "other"));
+        let cache = Cache::default();
+        let reference = live("1").reference;
+        cache.put(&chat, live("1"), 1, false);
+        cache.put(&key("else", "chat"), live("1"), 1, false);
+        assert!(cache.elsewhere(&chat, &reference, "u").is_empty());
+        assert_eq!(cache.elsewhere(&other, &reference, "u"), [chat]);
+        assert!(cache.elsewhere(&other, &reference, "another").is_empty());
     }
 
     #[test]

@@ -176,6 +176,12 @@ impl Watcher {
         let key = key_of(&object)?;
         let version = version(object.metadata.resource_version.as_deref());
         let live = Live::new(kind, to_value(object)?)?;
+        // Somebody gave it another service's label: to the one that it had before it is as gone as without one.
+        for before in self.cache.elsewhere(&key, &live.reference, &live.uid) {
+            if self.cache.vanish(&before, &live.reference, &live.uid, version) {
+                self.news(&before);
+            }
+        }
         if self.cache.put(&key, live, version, fresh) {
             self.news(&key);
         }
@@ -199,6 +205,12 @@ impl Watcher {
             view: PodView::new(pod),
             address: pod.status.as_ref().and_then(|status| status.pod_ip.clone()),
         };
+        let (name, uid) = (seen.view.name.clone(), seen.view.uid.clone());
+        for before in self.cache.pod_elsewhere(&key, &name, &uid) {
+            if self.cache.remove_pod(&before, &name, &uid) {
+                self.news(&before);
+            }
+        }
         if self.cache.put_pod(&key, seen) {
             self.news(&key);
         }
