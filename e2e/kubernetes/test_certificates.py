@@ -276,6 +276,8 @@ def test_48_the_authority_of_a_living_service_can_be_changed_in_every_way(api, a
     with issuer.working():
         watched.until_signed_by(other)
     space.change({"tls": {"mode": "Internal", "issuerRef": None}})
+    wait_until(lambda: "when every pod trusts it" in space.message("CertificatesReady"), lambda: space.status())
+    assert space.condition("CertificatesReady")[0] == "True"
     watched.until_signed_by(None, but=other)
     wait_until(lambda: not issuer.certificates(), "the Certificates go")
     space.ready()

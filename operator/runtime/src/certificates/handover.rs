@@ -458,6 +458,12 @@ fn leaf(data: &Data) -> Option<FoundLeaf> {
     })
 }
 
+/// When the certificate in a Secret ends, whoever signed it, if it can speak for the subject.
+pub(super) fn end_of(service: &Validated, subject: &Subject, data: &Data) -> Option<Timestamp> {
+    let found = leaf(data)?;
+    names_subject(service, subject, &found.uris).then_some(found.end)
+}
+
 /// Whether a certificate with these names can speak for a subject. One of a group speaks for no other group.
 fn names_subject(service: &Validated, subject: &Subject, uris: &[String]) -> bool {
     match subject {

@@ -13,7 +13,7 @@ use kvasir_operator_core::observed::{CertificatesView, HandoverView};
 use kvasir_operator_core::sharing::{Host, reference};
 use kvasir_operator_core::{Settings, Validated};
 
-use super::handover::{Handover, Seen};
+use super::handover::{self, Handover, Seen};
 use super::held::{self, HeldLeaf};
 use super::{Found, Secrets, given};
 use crate::apply::{Applier, ApplyError};
@@ -102,7 +102,8 @@ pub(crate) fn view(
     let failed = &seen.failed;
     let leaves = leaves(service, wanted, secrets, settings);
     let missing = failed.keys().filter(|object| object.kind == Kind::Secret).count();
-    let first_end = leaves.iter().map(|held| held.leaf.not_after).min();
+    let own = leaves.iter().map(|held| held.leaf.not_after);
+    let first_end = own.chain(others_in_place(service, wanted, secrets, now)).min();
     match first_end {
         Some(first_end) => Some(CertificatesView {
             first_end,
@@ -116,6 +117,21 @@ pub(crate) fn view(
         }),
         None => None,
     }
+}
+
+/// The ends of certificates that somebody else made and that pods still show, until all trust the service's own authority.
+fn others_in_place<'a>(
+    service: &'a Validated,
+    wanted: &'a [Subject],
+    secrets: &'a Secrets,
+    now: Timestamp,
+) -> impl Iterator<Item = Timestamp> + 'a {
+    let in_place = move |subject: &Subject| {
+        let found = secrets.get(&identity::secret(&service.names, subject))?;
+        let end = handover::end_of(service, subject, &found.data)?;
+        (found.ours && now < end).then_some(end)
+    };
+    wanted.iter().filter_map(in_place)
 }
 
 /// The authorities that vouch for the gateway's certificate, now and next.
