@@ -101,6 +101,7 @@ def test_a_service_waits_for_the_gateway_that_it_names_and_is_served_when_it_com
     space.wait("GatewayReady", "False", "NoSharedGateway", name="coder")
     assert "there is no InferenceService chat" in space.message("GatewayReady", "coder")
     assert space.condition("Ready", "coder") == ("False", "GatewayNotReady")
+    wait_until(lambda: "NoSharedGateway" in [event["reason"] for event in space.events()], lambda: space.events())
     before = space.uids(name="coder")
     # Neither one without a gateway nor one that uses another's will do, and each heals without a hand on the other.
     space.create(gateway={"enabled": False})

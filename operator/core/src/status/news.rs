@@ -44,7 +44,10 @@ const TOLD: [(ConditionType, &[Reason]); 8] = [
             Reason::Forbidden,
         ],
     ),
-    (ConditionType::GatewayReady, &[Reason::RouteNotAccepted]),
+    (
+        ConditionType::GatewayReady,
+        &[Reason::RouteNotAccepted, Reason::NoSharedGateway],
+    ),
     (
         ConditionType::NetworkSecured,
         &[Reason::PolicyApplyFailed, Reason::EnforcementUnverified],

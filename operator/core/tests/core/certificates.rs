@@ -74,7 +74,10 @@ fn a_certificate_goes_with_its_group_and_all_of_them_with_the_mode() {
     fake.edit(|spec| spec.replicas = 1);
     fake.settle();
     assert_eq!(certificates(&fake).len(), 3);
-    fake.edit(|spec| spec.tls.mode = TlsMode::Internal);
+    fake.edit(|spec| {
+        spec.tls.mode = TlsMode::Internal;
+        spec.tls.issuer_ref = None;
+    });
     fake.settle();
     assert!(certificates(&fake).is_empty());
 }
