@@ -13,6 +13,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::x509::X509Name;
 
+use super::Secrets;
 use super::issue::{AUTHORITY_NAME, Made};
 
 /// Data of a Secret.
@@ -54,6 +55,13 @@ pub(super) fn certificate_key(serial: u64) -> String {
 /// Key of an authority's private key in the Secret.
 pub(super) fn private_key_key(serial: u64) -> String {
     format!("{serial}.key")
+}
+
+/// The authorities in a Secret of the service's own. One that somebody else put there signs nothing: whoever knows its keys could speak for
+/// every engine.
+pub(super) fn authorities_of(secrets: &Secrets, name: &str) -> Vec<HeldAuthority> {
+    let own = secrets.get(name).filter(|found| found.ours);
+    own.map(|found| authorities(&found.data)).unwrap_or_default()
 }
 
 /// The authorities in a Secret, oldest first.

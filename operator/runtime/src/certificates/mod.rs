@@ -127,12 +127,7 @@ impl Work<'_> {
         let (held, plan, made) = if self.service.spec.tls.mode == TlsMode::Internal {
             self.authorities(&mut secrets).await?
         } else {
-            let found = secrets
-                .get(&self.service.names.authority())
-                .filter(|found| found.ours);
-            let held = found
-                .map(|found| held::authorities(&found.data))
-                .unwrap_or_default();
+            let held = held::authorities_of(&secrets, &self.service.names.authority());
             (held, CertificatePlan::default(), false)
         };
         wrote |= made;
@@ -212,10 +207,7 @@ impl Work<'_> {
         secrets: &mut Secrets,
     ) -> Result<(Vec<HeldAuthority>, CertificatePlan, bool), CertificateError> {
         let name = self.service.names.authority();
-        let mut held = secrets
-            .get(&name)
-            .map(|found| held::authorities(&found.data))
-            .unwrap_or_default();
+        let mut held = held::authorities_of(secrets, &name);
         let leaves = leaves(self.service, self.wanted, secrets, self.settings);
         held.extend(held::lost(&leaves, &held));
         held.sort_by_key(|held| held.authority.serial);
@@ -251,7 +243,9 @@ impl Work<'_> {
                 ]
             })
             .collect();
-        let changed = secrets.get(&name).is_none_or(|found| found.data != data);
+        let changed = secrets
+            .get(&name)
+            .is_none_or(|found| !found.ours || found.data != data);
         if changed {
             let metadata = meta::of_service(self.service, &name);
             self.write(secrets, &name, metadata, "Opaque", data).await?;
@@ -261,7 +255,8 @@ impl Work<'_> {
 
     async fn trust_bundle(&self, secrets: &Secrets, data: Data) -> Result<bool, CertificateError> {
         let name = self.service.names.trust_bundle();
-        if secrets.get(&name).is_some_and(|found| found.data == data) {
+        let is_there = |found: &Found| found.ours && found.data == data;
+        if secrets.get(&name).is_some_and(is_there) {
             return Ok(false);
         }
         let metadata = meta::of_service(self.service, &name);

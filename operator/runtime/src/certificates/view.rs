@@ -136,7 +136,8 @@ fn others_in_place<'a>(
 
 /// The authorities that vouch for the gateway's certificate, now and next.
 pub(crate) fn trust(service: &Validated, secrets: &Secrets) -> Option<String> {
-    held::text(&secrets.get(&service.names.trust_bundle())?.data, TRUST_KEY)
+    let bundle = secrets.get(&service.names.trust_bundle());
+    held::text(&bundle.filter(|found| found.ours)?.data, TRUST_KEY)
 }
 
 /// How far the service is on its way from one authority to another.
@@ -148,10 +149,7 @@ pub(crate) fn handover_view(
     settings: &Settings,
     now: Timestamp,
 ) -> HandoverView {
-    let authority = secrets.get(&service.names.authority());
-    let held = authority
-        .map(|found| held::authorities(&found.data))
-        .unwrap_or_default();
+    let held = held::authorities_of(secrets, &service.names.authority());
     let serials: Vec<u64> = held.iter().map(|held| held.authority.serial).collect();
     let mounted = mounted(service, wanted, &seen.children);
     let handover = Handover::new(Seen {
