@@ -32,6 +32,25 @@ def test_a_service_goes_without_its_objects_when_it_is_asked_to(api, space, oper
     assert all(api.get(kind, space.name, name) for kind, name in before)
 
 
+def test_an_authority_that_is_nobodys_signs_nothing(api, space, operators):
+    """Whoever put it there may know its keys, and would speak for every engine."""
+    operators().wait_for("working")
+    space.create()
+    space.ready()
+    before = space.children()
+    api.delete("InferenceService", space.name, "chat", policy="Orphan")
+    wait_until(lambda: api.get("InferenceService", space.name, "chat") is None, "the service goes")
+    for kind, name in before:
+        if name != "chat-authority":
+            api.delete(kind, space.name, name)
+    wait_until(lambda: set(space.children()) == {("Secret", "chat-authority")} and not space.list("Pod"), lambda: list(space.children()))
+    space.create()
+    space.wait("Accepted", "False", "NameCollision")
+    assert "Secret chat-authority" in space.message("Accepted")
+    api.delete("Secret", space.name, "chat-authority")
+    space.ready()
+
+
 def test_a_restarted_operator_changes_nothing(space, operators):
     """kubeai#383 and others: a restart at idle must neither lose nor move anything."""
     first = operators().wait_for("working")
