@@ -40,10 +40,10 @@ def test_an_authority_that_is_nobodys_signs_nothing(api, space, operators):
     before = space.children()
     api.delete("InferenceService", space.name, "chat", policy="Orphan")
     wait_until(lambda: api.get("InferenceService", space.name, "chat") is None, "the service goes")
-    for kind, name in before:
-        if name != "chat-authority":
-            api.delete(kind, space.name, name)
-    wait_until(lambda: set(space.children()) == {("Secret", "chat-authority")} and not space.list("Pod"), lambda: list(space.children()))
+    others = [(kind, name) for kind, name in before if name != "chat-authority"]
+    for kind, name in others:
+        api.delete(kind, space.name, name)
+    wait_until(lambda: not any(space.get(kind, name) for kind, name in others) and not space.list("Pod"), lambda: space.list("Pod"))
     space.create()
     space.wait("Accepted", "False", "NameCollision")
     assert "Secret chat-authority" in space.message("Accepted")
