@@ -248,8 +248,14 @@ fn the_other_side_of_a_shared_gateway_is_trusted_by_its_own_bundle_and_by_no_sec
 fn what_clients_are_given_vouches_for_the_gateway_alone() {
     let host = shared("chat", &json!({ "mode": "Internal" }));
     let beside = bundle("chat-gateway-tls", "uid-of-chat", "own and guests'");
-    let own = bundle("chat-trust", "uid-of-chat", "own");
-    assert_eq!(trust(&host, &[beside, own].into()).as_deref(), Some("own"));
+    let (name, found) = bundle("chat-trust", "uid-of-chat", "own");
+    let planted = (name.clone(), found.clone());
+    let own = (name, Found { ours: true, ..found });
+    assert_eq!(
+        trust(&host, &[beside.clone(), own].into()).as_deref(),
+        Some("own")
+    );
+    assert_eq!(trust(&host, &[beside, planted].into()), None);
 }
 
 #[test]
