@@ -243,25 +243,15 @@ impl Work<'_> {
                 ]
             })
             .collect();
-        let changed = secrets
-            .get(&name)
-            .is_none_or(|found| !found.ours || found.data != data);
-        if changed {
-            let metadata = meta::of_service(self.service, &name);
-            self.write(secrets, &name, metadata, "Opaque", data).await?;
-        }
+        let metadata = meta::of_service(self.service, &name);
+        let changed = self.write(secrets, &name, metadata, "Opaque", data).await?;
         Ok((held, plan, changed))
     }
 
     async fn trust_bundle(&self, secrets: &Secrets, data: Data) -> Result<bool, CertificateError> {
         let name = self.service.names.trust_bundle();
-        let is_there = |found: &Found| found.ours && found.data == data;
-        if secrets.get(&name).is_some_and(is_there) {
-            return Ok(false);
-        }
         let metadata = meta::of_service(self.service, &name);
-        self.write(secrets, &name, metadata, "Opaque", data).await?;
-        Ok(true)
+        self.write(secrets, &name, metadata, "Opaque", data).await
     }
 
     async fn leaf(
@@ -328,12 +318,8 @@ impl Work<'_> {
             (TRUST_KEY.to_owned(), bytes(&format!("{trust}{others}"))),
         ]
         .into();
-        if secrets.get(name).is_some_and(|found| found.data == data) {
-            return Ok(false);
-        }
         self.write(secrets, name, metadata, "kubernetes.io/tls", data)
-            .await?;
-        Ok(true)
+            .await
     }
 
     /// The seed is made once: with another one, no tenant would find its cached prefixes again.
@@ -350,12 +336,8 @@ impl Work<'_> {
             ByteString(salt)
         };
         let data: Data = [(SALT_KEY.to_owned(), salt)].into();
-        if secrets.get(&name).is_some_and(|found| found.data == data) {
-            return Ok(false);
-        }
         let metadata = meta::of_service(self.service, &name);
-        self.write(secrets, &name, metadata, "Opaque", data).await?;
-        Ok(true)
+        self.write(secrets, &name, metadata, "Opaque", data).await
     }
 
     /// What the operator presented so far; nothing where it is to present nothing any more.
@@ -410,7 +392,8 @@ impl Work<'_> {
         })
     }
 
-    /// Only over what was read, and never over what belongs to somebody else.
+    /// Only over what was read and if it says something else. What belongs to somebody else is never written over and never used, whatever it
+    /// says. Whether anything was written.
     async fn write(
         &self,
         secrets: &Secrets,
@@ -418,7 +401,7 @@ impl Work<'_> {
         metadata: ObjectMeta,
         kind: &str,
         data: Data,
-    ) -> Result<(), CertificateError> {
+    ) -> Result<bool, CertificateError> {
         let reference = ObjectRef {
             kind: Kind::Secret,
             name: name.to_owned(),
@@ -429,6 +412,9 @@ impl Work<'_> {
             let cache = self.applier.cache;
             cache.failed(self.applier.key, &reference, error.as_seen());
             return Err(error.into());
+        }
+        if found.is_some_and(|found| found.data == data) {
+            return Ok(false);
         }
         let object = Secret {
             metadata,
@@ -448,7 +434,7 @@ impl Work<'_> {
                 undoes: false,
             })
             .await?;
-        Ok(())
+        Ok(true)
     }
 }
 
