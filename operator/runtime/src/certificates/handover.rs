@@ -239,17 +239,20 @@ impl<'a> Handover<'a> {
         Some((&found.0, &found.1))
     }
 
+    /// An authority of the operator's own, with its id.
+    fn own(&self, signer: Option<&HeldAuthority>) -> Option<&(AuthorityId, HeldAuthority)> {
+        let serial = signer?.authority.serial;
+        self.internal
+            .iter()
+            .find(|(_, held)| held.authority.serial == serial)
+    }
+
     /// What the Secret of a subject gets. `signer` is the authority that is to sign where a new certificate is due, in mode Internal.
     pub(super) fn give(&self, subject: &Subject, signer: Option<&'a HeldAuthority>) -> Option<Given<'_>> {
         let there = self.in_place(subject);
         let given = self.offered(subject);
-        let signing = signer.and_then(|signer| {
-            let (id, held) = self
-                .internal
-                .iter()
-                .find(|(_, held)| held.authority.serial == signer.authority.serial)?;
-            Some((BTreeSet::from([id.clone()]), held))
-        });
+        let signing = self.own(signer);
+        let signing = signing.map(|(id, held)| (BTreeSet::from([id.clone()]), held));
         let offered = signing
             .as_ref()
             .map(|(id, _)| id)
@@ -288,11 +291,7 @@ impl<'a> Handover<'a> {
         signer: Option<&'a HeldAuthority>,
     ) -> Option<Given<'_>> {
         let given = offered.map(|made| self.offer(made.clone()));
-        let signing = signer.and_then(|signer| {
-            self.internal
-                .iter()
-                .find(|(_, held)| held.authority.serial == signer.authority.serial)
-        });
+        let signing = self.own(signer);
         let signing_id = signing.map(|(id, _)| BTreeSet::from([id.clone()]));
         let offered = signing_id
             .as_ref()

@@ -178,6 +178,11 @@ impl World {
         !anchors.signers(&leaf).is_empty()
     }
 
+    fn all_signed_by(&self, signer: &HeldAuthority) -> bool {
+        let mut subjects = self.subjects.iter();
+        subjects.all(|subject| self.is_signed_by(subject, signer))
+    }
+
     fn authorities_of(&self, subject: &Subject) -> usize {
         let bundle = self.leaf(subject, TRUST_KEY).unwrap_or_default();
         bundle.matches("BEGIN CERTIFICATE").count()
@@ -266,21 +271,11 @@ fn every_switch_is_believed_at_every_moment() {
     assert!(!world.secrets.contains_key("chat-authority"));
     world.tls = provided("second");
     world.pass(10);
-    assert!(
-        world
-            .subjects
-            .iter()
-            .all(|subject| world.is_signed_by(subject, &second))
-    );
+    assert!(world.all_signed_by(&second));
     // Another content of the same Secret.
     world.give("second", &first, &[ENGINE, GATEWAY]);
     world.pass(10);
-    assert!(
-        world
-            .subjects
-            .iter()
-            .all(|subject| world.is_signed_by(subject, &first))
-    );
+    assert!(world.all_signed_by(&first));
 }
 
 #[test]
@@ -305,12 +300,7 @@ fn what_cert_manager_makes_is_shown_when_it_is_believed_and_no_longer_than_its_m
         ],
     );
     world.pass(10);
-    assert!(
-        world
-            .subjects
-            .iter()
-            .all(|subject| world.is_signed_by(subject, &second))
-    );
+    assert!(world.all_signed_by(&second));
     world.tls = json!({ "mode": "Internal" });
     world.pass(10);
     assert!(

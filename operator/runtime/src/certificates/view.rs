@@ -100,38 +100,29 @@ pub(crate) fn view(
         return given::view(service, &seen.children, wanted, secrets, settings, now);
     }
     let failed = &seen.failed;
-    let leaves = leaves(service, wanted, secrets, settings);
     let missing = failed.keys().filter(|object| object.kind == Kind::Secret).count();
-    let own = leaves.iter().map(|held| held.leaf.not_after);
-    let first_end = own.chain(others_in_place(service, wanted, secrets, now)).min();
-    match first_end {
-        Some(first_end) => Some(CertificatesView {
-            first_end,
-            missing,
-            problems: Vec::new(),
-        }),
-        None if missing > 0 => Some(CertificatesView {
-            first_end: Timestamp::MAX,
-            missing,
-            problems: Vec::new(),
-        }),
-        None => None,
-    }
+    let end = |subject: &Subject| {
+        let own = held_leaf(service, subject, secrets, settings).map(|held| held.leaf.not_after);
+        own.or_else(|| other_in_place(service, subject, secrets, now))
+    };
+    let first_end = wanted.iter().filter_map(end).min();
+    Some(CertificatesView {
+        first_end: first_end.or((missing > 0).then_some(Timestamp::MAX))?,
+        missing,
+        problems: Vec::new(),
+    })
 }
 
-/// The ends of certificates that somebody else made and that pods still show, until all trust the service's own authority.
-fn others_in_place<'a>(
-    service: &'a Validated,
-    wanted: &'a [Subject],
-    secrets: &'a Secrets,
+/// The end of a certificate that somebody else made and that pods still show, until all trust the service's own authority.
+fn other_in_place(
+    service: &Validated,
+    subject: &Subject,
+    secrets: &Secrets,
     now: Timestamp,
-) -> impl Iterator<Item = Timestamp> + 'a {
-    let in_place = move |subject: &Subject| {
-        let found = secrets.get(&identity::secret(&service.names, subject))?;
-        let end = handover::end_of(service, subject, &found.data)?;
-        (found.ours && now < end).then_some(end)
-    };
-    wanted.iter().filter_map(in_place)
+) -> Option<Timestamp> {
+    let found = secrets.get(&identity::secret(&service.names, subject))?;
+    let end = handover::end_of(service, subject, &found.data)?;
+    (found.ours && now < end).then_some(end)
 }
 
 /// The authorities that vouch for the gateway's certificate, now and next.
@@ -215,10 +206,17 @@ pub(super) fn leaves(
     secrets: &Secrets,
     settings: &Settings,
 ) -> Vec<HeldLeaf> {
-    let held = |subject: &Subject| {
-        let found = secrets.get(&identity::secret(&service.names, subject))?;
-        let names = identity::names(service, subject, &settings.cluster_domain);
-        held::leaf(&found.data, service, subject, &names)
-    };
+    let held = |subject: &Subject| held_leaf(service, subject, secrets, settings);
     wanted.iter().filter_map(held).collect()
+}
+
+fn held_leaf(
+    service: &Validated,
+    subject: &Subject,
+    secrets: &Secrets,
+    settings: &Settings,
+) -> Option<HeldLeaf> {
+    let found = secrets.get(&identity::secret(&service.names, subject))?;
+    let names = identity::names(service, subject, &settings.cluster_domain);
+    held::leaf(&found.data, service, subject, &names)
 }
