@@ -11,6 +11,14 @@ def numbers(children):
     return {key: (item["metadata"]["uid"], item["metadata"].get("generation", item["metadata"]["resourceVersion"])) for key, item in children.items()}
 
 
+def orphaned(api, space):
+    """Deletes the service alone; what it leaves."""
+    before = space.children()
+    api.delete("InferenceService", space.name, "chat", policy="Orphan")
+    wait_until(lambda: api.get("InferenceService", space.name, "chat") is None, lambda: space.service()["metadata"])
+    return before
+
+
 def test_everything_goes_with_the_service_even_while_no_operator_runs(api, space, operators):
     operator = operators().wait_for("working")
     space.create()
@@ -26,9 +34,7 @@ def test_a_service_goes_without_its_objects_when_it_is_asked_to(api, space, oper
     operators().wait_for("working")
     space.create()
     space.ready()
-    before = space.children()
-    api.delete("InferenceService", space.name, "chat", policy="Orphan")
-    wait_until(lambda: api.get("InferenceService", space.name, "chat") is None, lambda: space.service()["metadata"])
+    before = orphaned(api, space)
     assert all(api.get(kind, space.name, name) for kind, name in before)
 
 
@@ -37,9 +43,7 @@ def test_an_authority_that_is_nobodys_signs_nothing(api, space, operators):
     operators().wait_for("working")
     space.create()
     space.ready()
-    before = space.children()
-    api.delete("InferenceService", space.name, "chat", policy="Orphan")
-    wait_until(lambda: api.get("InferenceService", space.name, "chat") is None, "the service goes")
+    before = orphaned(api, space)
     others = [(kind, name) for kind, name in before if name != "chat-authority"]
     for kind, name in others:
         api.delete(kind, space.name, name)

@@ -175,9 +175,16 @@ def test_a_foreign_pod_with_the_name_of_an_engines_is_named(api, space):
     space.ready()
 
 
-@pytest.mark.parametrize("name", ["chat-gateway-salt", "chat-gateway-tls", "chat-g0-certificate"])
-def test_a_foreign_secret_with_the_name_of_one_that_pods_mount_is_named_and_mounted_by_nobody(api, space, name):
-    foreign = api.create("Secret", space.name, {"metadata": {"name": name}, "stringData": {"tls.crt": "mine", "tls.key": "mine", "salt": "mine"}})
+FOREIGN = {"tls.crt": "mine", "tls.key": "mine", "salt": "mine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("chat-gateway-salt", FOREIGN), ("chat-gateway-salt", {"salt": "x" * 32}), ("chat-gateway-tls", FOREIGN), ("chat-g0-certificate", FOREIGN)],
+    ids=["salt", "usable-salt", "gateway", "group"],
+)
+def test_a_foreign_secret_with_the_name_of_one_that_pods_mount_is_named_and_mounted_by_nobody(api, space, name, data):
+    foreign = api.create("Secret", space.name, {"metadata": {"name": name}, "stringData": data})
     space.create()
     space.wait("Accepted", "False", "NameCollision")
     assert f"Secret {name}" in space.message("Accepted")

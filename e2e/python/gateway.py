@@ -5,7 +5,6 @@ import http.client
 import json
 import pathlib
 import re
-import signal
 import socket
 import ssl
 import subprocess
@@ -113,12 +112,7 @@ def start(*engine_flags: str, **changes):
                 yield running
                 assert processes[1].poll() is None, log.read_text(errors="replace")[-3000:]
             finally:
-                for process in reversed(processes):
-                    process.send_signal(signal.SIGTERM)
-                for process in reversed(processes):
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(40)
-                    process.kill()
+                kvasir.end(processes, 40)
 
 
 def wait_until_served(running: Gateway, processes):

@@ -69,6 +69,16 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def end(processes: list, patience_seconds: float):
+    """Ends processes, the last one first, so that nobody loses whom it asks."""
+    for process in reversed(processes):
+        process.send_signal(signal.SIGTERM)
+    for process in reversed(processes):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_seconds)
+        process.kill()
+
+
 @contextlib.contextmanager
 def start(shape: str, *flags: str):
     """Runs `kvasir serve` ("serve"), or `kvasir engine` with `kvasir serve --engine` before it ("split")."""
@@ -101,12 +111,7 @@ def start(shape: str, *flags: str):
                 yield server
                 assert server.alive(), f"a process of {shape} died during the test\n{server.log_tail()}"
             finally:
-                for process in reversed(processes):
-                    process.send_signal(signal.SIGTERM)
-                for process in reversed(processes):
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(30)
-                    process.kill()
+                end(processes, 30)
 
 
 # Flags that belong to the engine when the edge is another process; given as --flag=value.
