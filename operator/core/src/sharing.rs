@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use kvasir_config::gateway::MAX_MODELS;
 use kvasir_operator_api::{InferenceService, InferenceServiceSpec, Reason, TlsMode};
 
 use crate::field_error::FieldError;
@@ -20,7 +21,7 @@ use crate::settings::Settings;
 use crate::validate::{Validated, validate};
 
 /// Most guests of one host: as many models as a gateway's file takes beside the first one.
-pub const MOST_GUESTS: usize = 64;
+pub const MOST_GUESTS: usize = MAX_MODELS;
 
 /// How a service shares gateways with others.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -8,7 +8,7 @@ use super::fault::quoted;
 use super::file::GatewayConfig;
 
 /// Models beside the first one. Each has connections, queues and figures of its own.
-const MAX_MODELS: usize = 64;
+pub const MAX_MODELS: usize = 64;
 
 /// Names of one model.
 const MAX_NAMES: usize = 1000;

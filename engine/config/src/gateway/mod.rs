@@ -18,6 +18,7 @@ pub use auth::{
     AnonymousConfig, ApiKeyConfig, ApiKeysConfig, ApiServerConfig, AuthConfig, CertificateConfig,
     ClaimConfig, JwksConfig, JwtConfig, ReviewRuleConfig, TokenReviewConfig,
 };
+pub use check_models::MAX_MODELS;
 pub use engines::{
     DnsConfig, EndpointSlicesConfig, EngineAddressConfig, EngineTlsConfig, EnginesConfig, RevisionConfig,
     RoutingConfig, RoutingPolicyConfig,

@@ -32,12 +32,7 @@ pub(super) fn check(service: &InferenceService, errors: &mut Vec<FieldError>) {
                 .to_owned(),
         );
     }
-    for (path, is_set) in gateway(&spec.gateway) {
-        if is_set {
-            refuse(path, says_host(host));
-        }
-    }
-    let network = [
+    let others = [
         (
             "spec.network.allowedClients",
             !spec.network.allowed_clients.is_empty(),
@@ -48,15 +43,13 @@ pub(super) fn check(service: &InferenceService, errors: &mut Vec<FieldError>) {
         ),
         ("spec.observability.tracing", spec.observability.tracing.is_some()),
     ];
-    for (path, _) in network.iter().filter(|(_, is_set)| *is_set) {
-        refuse(path, says_host(host));
+    let fields = gateway(&spec.gateway).into_iter().chain(others);
+    for (path, _) in fields.filter(|(_, is_set)| *is_set) {
+        let message = format!(
+            "requests come through the gateway of InferenceService {host}, whose spec says this: leave it out here"
+        );
+        refuse(path, message);
     }
-}
-
-fn says_host(host: &str) -> String {
-    format!(
-        "requests come through the gateway of InferenceService {host}, whose spec says this: leave it out here"
-    )
 }
 
 /// Fields of a gateway of one's own, and whether they say something.
