@@ -70,6 +70,12 @@ pub struct InferenceServiceStatus {
     /// What runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<VersionStatus>,
+    /// The last accepted spec, as JSON.
+    ///
+    /// The last spec that was accepted, as JSON: while a newer one is refused, what runs follows this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 65536))]
+    pub accepted_spec: Option<String>,
     /// Digest of the objects as written.
     ///
     /// Digest of all objects as they were when nothing was left to do, so that a restarted operator needn't write them

@@ -287,7 +287,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
         | "Unsupported"
         | "InvalidSpec"
         | "OverrideForbidden"
-        | "AnonymousNotAllowed" => "change the field that Accepted names; nothing is built until then.",
+        | "AnonymousNotAllowed" => {
+            "change the field that Accepted names: until then everything goes on by the spec that was accepted last, if one was."
+        }
         "NameCollision" => {
             "delete or rename the object that Accepted names, or give the service another name."
         }

@@ -7,6 +7,7 @@
 //! This crate is pure: no cluster, no clock, no randomness. `now` is an argument. Start at [`plan()`], then [`groups`], where
 //! rollouts, scaling and recovery are decided.
 
+pub mod accepted;
 mod adopt;
 pub mod build;
 pub mod certificates;

@@ -4,17 +4,20 @@
 //! beside its own, may reach the guest's engines, and carries the guest's gateway name in its certificate, so that nothing about a guest's
 //! engines depends on whose gateway serves them: a change of `gatewayRef` replaces no group.
 //!
-//! Whether a service may be a guest depends on others, which come and go. What it can put right itself (a name that is taken, certificates
-//! that the other side wouldn't trust) refuses its spec; a host that isn't there leaves its engines running and waits.
+//! What others are is read from the specs that were accepted last ([`accepted`]), never from what they ask for: a guest is listed when its own
+//! round has accepted it, and an edit that is refused changes nothing on either side. So a model name belongs to whoever serves it; whoever
+//! comes later or takes it up in an edit is refused. Two that were accepted at the same moment are told apart by their age.
 //!
-//! Both sides come to the same answer, because they ask the same function: `seats`.
+//! Whether a service may be a guest depends on others, which come and go. What it can put right itself (a name that is taken) refuses its spec;
+//! a host that isn't there leaves its engines running and waits.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kvasir_config::gateway::MAX_MODELS;
-use kvasir_operator_api::{InferenceService, InferenceServiceSpec, Reason, TlsMode};
+use kvasir_operator_api::{ConditionType, InferenceService, InferenceServiceSpec, Reason};
 
+use crate::accepted;
 use crate::field_error::FieldError;
 use crate::groups::{self, Decisions};
 use crate::settings::Settings;
@@ -77,7 +80,7 @@ pub fn reference(spec: &InferenceServiceSpec) -> Option<&str> {
 /// same one or this one.
 ///
 /// # Errors
-/// It can't be a guest, for a reason that its own spec can end.
+/// It can't be a guest, or serve its guests, for a reason that its own spec can end.
 pub fn join<'a>(
     service: &InferenceService,
     mut own: Validated,
@@ -86,64 +89,54 @@ pub fn join<'a>(
 ) -> Result<Validated, Vec<FieldError>> {
     let is_other = |other: &&InferenceService| other.metadata.name != service.metadata.name;
     let others: Vec<&InferenceService> = others.into_iter().filter(is_other).collect();
-    let Some(name) = reference(&own.spec) else {
-        if own.spec.gateway.enabled {
-            let seats = seats(&own, &others, settings);
-            own.sharing.guests = seats.into_iter().filter_map(Seat::taken).collect();
-            own.sharing
-                .guests
-                .sort_by(|a, b| a.service.name.cmp(&b.service.name));
-        }
-        return Ok(own);
-    };
-    let host = match host(name, &others, settings) {
-        Ok(host) => host,
-        Err(why) => {
-            let named = others
-                .iter()
-                .find(|other| other.metadata.name.as_deref() == Some(name));
-            let uid = named.and_then(|host| host.metadata.uid.clone());
-            own.sharing.host = Some(Host::Unfit { why, uid });
-            return Ok(own);
-        }
-    };
-    let candidates: Vec<&InferenceService> = others.into_iter().chain([service]).collect();
-    let mut seats = seats(&host, &candidates, settings).into_iter();
-    let refusal = seats
-        .find(|seat| seat.guest.name == own.name)
-        .and_then(|seat| seat.refusal);
-    if let Some(refusal) = refusal {
-        return Err(vec![refusal]);
+    if let Some(name) = reference(&own.spec) {
+        own.sharing.host = Some(match host(name, &others, settings) {
+            Ok(host) => {
+                may_enter(service, &own, &host, &others).map_err(|refusal| vec![refusal])?;
+                Host::Serves(Box::new(host))
+            }
+            Err(why) => unfit(name, why, &others),
+        });
+    } else if own.spec.gateway.enabled {
+        may_be_called(service, &own, &others).map_err(|refusal| vec![refusal])?;
+        own.sharing.guests = guests(&own, &others);
+        own.sharing
+            .guests
+            .sort_by(|a, b| a.service.name.cmp(&b.service.name));
     }
-    own.sharing.host = Some(Host::Serves(Box::new(host)));
     Ok(own)
 }
 
-/// The same for a service whose spec was refused, as far as its certificates go: its pods and those that they meet run on, and are trusted as
-/// before.
-pub fn keep(
+/// The same for a service that goes on by the spec that was accepted last, whatever became of its place meanwhile: its pods and those that they
+/// meet run on, and are trusted as before.
+pub(crate) fn keep(
     service: &InferenceService,
     own: Validated,
     others: &[&InferenceService],
     settings: &Settings,
 ) -> Validated {
     let kept = join(service, own.clone(), others.iter().copied(), settings);
-    kept.unwrap_or_else(|_| {
+    kept.unwrap_or_else(|errors| {
         let mut own = own;
-        let name = reference(&service.spec);
-        let host = others.iter().find(|other| other.metadata.name.as_deref() == name);
-        own.sharing.host = host.map(|host| Host::Unfit {
-            why: String::new(),
-            uid: host.metadata.uid.clone(),
-        });
+        let why = errors.first().map(ToString::to_string).unwrap_or_default();
+        own.sharing.host = reference(&service.spec).map(|name| unfit(name, why, others));
         own
     })
 }
 
+fn unfit(name: &str, why: String, others: &[&InferenceService]) -> Host {
+    let uid = named(name, others).and_then(|host| host.metadata.uid.clone());
+    Host::Unfit { why, uid }
+}
+
+fn named<'a>(name: &str, others: &[&'a InferenceService]) -> Option<&'a InferenceService> {
+    let is_named = |other: &&&InferenceService| other.metadata.name.as_deref() == Some(name);
+    others.iter().find(is_named).copied()
+}
+
 /// The service of that name, if its gateway can serve others.
 fn host(name: &str, others: &[&InferenceService], settings: &Settings) -> Result<Validated, String> {
-    let is_named = |other: &&&InferenceService| other.metadata.name.as_deref() == Some(name);
-    let Some(host) = others.iter().find(is_named) else {
+    let Some(host) = named(name, others) else {
         return Err(format!(
             "there is no InferenceService {name} in this namespace: create it, or name another one in spec.gateway.gatewayRef"
         ));
@@ -153,9 +146,13 @@ fn host(name: &str, others: &[&InferenceService], settings: &Settings) -> Result
             "InferenceService {name} is being deleted: name another one in spec.gateway.gatewayRef"
         ));
     }
+    let Some(host) = accepted::last(host) else {
+        return Err(never_accepted(name, host));
+    };
     if let Some(next) = reference(&host.spec) {
         return Err(format!(
-            "InferenceService {name} has no gateway of its own, it uses that of {next}: name {next} in spec.gateway.gatewayRef"
+            "InferenceService {name} has no gateway of its own, it asks for that of {next}: name one that has a gateway in \
+             spec.gateway.gatewayRef, or leave that out and set gateway.enabled to true"
         ));
     }
     if !host.spec.gateway.enabled {
@@ -163,125 +160,151 @@ fn host(name: &str, others: &[&InferenceService], settings: &Settings) -> Result
             "InferenceService {name} has no gateway: set its spec.gateway.enabled to true, or name another one in spec.gateway.gatewayRef"
         ));
     }
-    validate(host, settings).map_err(|errors| {
+    validate(&host, settings).map_err(|errors| {
         let first = errors.first().map(ToString::to_string).unwrap_or_default();
         format!(
-            "the spec of InferenceService {name} isn't accepted ({first}): until it is, its gateway goes on as it was and hears of no change"
+            "the spec of InferenceService {name} isn't accepted any more ({first}): until it is, its gateway goes on as it was and hears of no change"
         )
     })
 }
 
-/// A service that asks for a host's gateway, and why it doesn't get it.
-struct Seat {
-    guest: Validated,
-    decisions: Decisions,
-    refusal: Option<FieldError>,
+fn never_accepted(name: &str, host: &InferenceService) -> String {
+    let status = host.status.as_ref();
+    let accepted = status.and_then(|status| status.condition(ConditionType::Accepted));
+    match accepted.filter(|accepted| accepted.status == "False") {
+        Some(accepted) => format!(
+            "the spec of InferenceService {name} isn't accepted ({}): it has no gateway until it is",
+            accepted.message
+        ),
+        None => {
+            format!("InferenceService {name} was created a moment ago, and nobody has looked at its spec yet")
+        }
+    }
 }
 
-impl Seat {
-    fn taken(self) -> Option<Guest> {
-        self.refusal.is_none().then_some(Guest {
-            service: self.guest,
-            decisions: self.decisions,
+/// All services that the host's gateway serves beside its own, the oldest first, and by name where they are equally old. A model name belongs
+/// to the host first, and then to the first one that has it.
+fn guests(host: &Validated, others: &[&InferenceService]) -> Vec<Guest> {
+    let mut served: Vec<InferenceService> = others
+        .iter()
+        .filter(|other| other.metadata.deletion_timestamp.is_none())
+        .filter_map(|other| accepted::last(other))
+        .filter(|other| reference(&other.spec) == Some(host.name.as_str()))
+        .collect();
+    served.sort_by_cached_key(|service| {
+        let born = service.metadata.creation_timestamp.as_ref();
+        (
+            born.map_or(Timestamp::MIN, |time| time.0),
+            service.metadata.name.clone(),
+        )
+    });
+    let mut names = Names::default();
+    names.take(host);
+    let mut guests = Vec::new();
+    for service in served {
+        let guest = Validated::unjudged(&service);
+        if guests.len() < MOST_GUESTS && names.taken(&guest).is_none() {
+            names.take(&guest);
+            let status = service.status.unwrap_or_default();
+            guests.push(Guest {
+                decisions: groups::remembered(&guest, &status),
+                service: guest,
+            });
+        }
+    }
+    guests
+}
+
+/// Who serves which model name behind one gateway.
+#[derive(Default)]
+struct Names(BTreeMap<String, String>);
+
+impl Names {
+    fn take(&mut self, service: &Validated) {
+        for (_, name) in service.model_names() {
+            self.0.insert(name.to_owned(), service.name.clone());
+        }
+    }
+
+    /// The first name of the service that another one has: its field, itself, and whose it is.
+    fn taken<'a>(&'a self, service: &'a Validated) -> Option<(String, &'a str, &'a str)> {
+        let mut names = service.model_names().into_iter();
+        names.find_map(|(path, name)| {
+            let owner = self.0.get(name).filter(|owner| **owner != service.name)?;
+            Some((path, name, owner.as_str()))
         })
     }
 }
 
-/// All services that ask for the host's gateway and have something to serve, the oldest first, and by name where they are equally old. A model
-/// name belongs to the host first, and then to the first one that has it.
-fn seats(host: &Validated, candidates: &[&InferenceService], settings: &Settings) -> Vec<Seat> {
-    let mut asking: Vec<(&InferenceService, Validated)> = candidates
-        .iter()
-        .filter(|other| other.metadata.deletion_timestamp.is_none())
-        .filter(|other| reference(&other.spec) == Some(host.name.as_str()))
-        .filter_map(|other| Some((*other, candidate(other, settings)?)))
-        .collect();
-    let born = |service: &InferenceService| {
-        let born = service.metadata.creation_timestamp.as_ref();
-        born.map_or(Timestamp::MIN, |time| time.0)
-    };
-    asking.sort_by(|(a, x), (b, y)| (born(a), &x.name).cmp(&(born(b), &y.name)));
-    let names = host.model_names().into_iter();
-    let mut taken: BTreeMap<String, String> = names
-        .map(|(_, name)| (name.to_owned(), host.name.clone()))
-        .collect();
-    let mut room = MOST_GUESTS;
-    let mut seats = Vec::new();
-    for (service, guest) in asking {
-        let refusal = other_certificates(host, &guest)
-            .or_else(|| collision(&taken, &guest))
-            .or_else(|| (room == 0).then(|| full(host)));
-        if refusal.is_none() {
-            room -= 1;
-            for (_, name) in guest.model_names() {
-                taken.insert(name.to_owned(), guest.name.clone());
-            }
-        }
-        let status = service.status.clone().unwrap_or_default();
-        seats.push(Seat {
-            decisions: groups::remembered(&guest, &status),
-            guest,
-            refusal,
-        });
+/// Whether a service finds room and free names behind the host's gateway.
+fn may_enter(
+    service: &InferenceService,
+    own: &Validated,
+    host: &Validated,
+    others: &[&InferenceService],
+) -> Result<(), FieldError> {
+    // With itself, as it was served so far.
+    let all: Vec<&InferenceService> = others.iter().copied().chain([service]).collect();
+    let guests = guests(host, &all);
+    let mut names = Names::default();
+    names.take(host);
+    for guest in &guests {
+        names.take(&guest.service);
     }
-    seats
-}
-
-/// A service whose spec is accepted; or one that an edit broke, whose groups go on serving: it isn't taken from its gateway for that.
-fn candidate(service: &InferenceService, settings: &Settings) -> Option<Validated> {
-    let serves = service
-        .status
-        .as_ref()
-        .is_some_and(|status| !status.groups.is_empty());
-    let accepted = validate(service, settings).ok();
-    accepted.or_else(|| serves.then(|| Validated::unjudged(service)))
-}
-
-/// A gateway answers a name for one model.
-fn collision(taken: &BTreeMap<String, String>, guest: &Validated) -> Option<FieldError> {
-    let mut names = guest.model_names().into_iter();
-    let (path, name, other) = names.find_map(|(path, name)| Some((path, name, taken.get(name)?)))?;
-    let message = format!(
-        "the gateway that spec.gateway.gatewayRef names serves {name:?} for InferenceService {other} already: give the model another name"
-    );
-    Some(FieldError::new(path, Reason::NameCollision, message))
-}
-
-/// Gateway and engines must trust each other's authority.
-fn other_certificates(host: &Validated, guest: &Validated) -> Option<FieldError> {
-    let (theirs, own) = (&host.spec.tls, &guest.spec.tls);
-    let refuse = |path: &str, what: String| {
+    if let Some((path, name, other)) = names.taken(own) {
         let message = format!(
-            "the gateway of InferenceService {} {what}, and would trust these engines as little as they trust it: set the same here and there, \
-             or give this service a gateway of its own",
-            host.name
+            "the gateway of InferenceService {} serves {name:?} for InferenceService {other} already: {}",
+            host.name,
+            way_out(name == own.model_name())
         );
-        Some(FieldError::new(path, Reason::InvalidSpec, message))
-    };
-    if theirs.mode != own.mode {
-        return refuse(
-            "spec.tls.mode",
-            format!("has certificates of mode {:?}", theirs.mode),
-        );
+        return Err(FieldError::new(path, Reason::NameCollision, message));
     }
-    if own.mode == TlsMode::CertManager && theirs.issuer_ref != own.issuer_ref {
-        let issuer = theirs.issuer_ref.as_ref();
-        let issuer = issuer.map(|issuer| issuer.name.as_str()).unwrap_or_default();
-        return refuse(
-            "spec.tls.issuerRef",
-            format!("has certificates of issuer {issuer}"),
-        );
-    }
-    None
-}
-
-fn full(host: &Validated) -> FieldError {
-    FieldError::new(
-        "spec.gateway.gatewayRef",
-        Reason::Unsupported,
-        format!(
+    let is_new = guests.iter().all(|guest| guest.service.name != own.name);
+    if is_new && guests.len() >= MOST_GUESTS {
+        let message = format!(
             "the gateway of InferenceService {} serves {MOST_GUESTS} others already: name another one",
             host.name
-        ),
-    )
+        );
+        return Err(FieldError::new(
+            "spec.gateway.gatewayRef",
+            Reason::Unsupported,
+            message,
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the names of a service with a gateway are free, or its own. One that had no gateway so far has its names first: nobody was served
+/// there.
+fn may_be_called(
+    service: &InferenceService,
+    own: &Validated,
+    others: &[&InferenceService],
+) -> Result<(), FieldError> {
+    let before = accepted::last(service);
+    let before = before.filter(|before| before.spec.gateway.enabled && reference(&before.spec).is_none());
+    let Some(before) = before else {
+        return Ok(());
+    };
+    let mut names = Names::default();
+    for guest in guests(&Validated::unjudged(&before), others) {
+        names.take(&guest.service);
+    }
+    let Some((path, name, other)) = names.taken(own) else {
+        return Ok(());
+    };
+    let message = format!(
+        "this service's gateway serves {name:?} for InferenceService {other} already: {}",
+        way_out(name == own.model_name())
+    );
+    Err(FieldError::new(path, Reason::NameCollision, message))
+}
+
+/// A model's name can't be changed, an alias can.
+fn way_out(is_model_name: bool) -> &'static str {
+    if is_model_name {
+        "take it from that one's spec.model.aliases, name another gateway, or make this service anew with another spec.model.name"
+    } else {
+        "leave this alias out, or take the name from that one first"
+    }
 }

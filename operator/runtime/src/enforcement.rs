@@ -11,7 +11,7 @@ use futures::StreamExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::enforcement::{Door, Suspicion, doors, judge};
-use kvasir_operator_core::{Settings, validate};
+use kvasir_operator_core::{Settings, accepted, validate};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -88,7 +88,8 @@ pub(crate) async fn poll(
 }
 
 fn doors_of(service: &InferenceService, key: &ServiceKey, cache: &Cache, settings: &Settings) -> Vec<Door> {
-    let Ok(validated) = validate(service, settings) else {
+    let running = accepted::last(service);
+    let Some(validated) = running.and_then(|running| validate(&running, settings).ok()) else {
         return Vec::new();
     };
     let pods = cache.snapshot(key).pods.into_iter();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kvasir_operator_api::InferenceService;
+use kvasir_operator_core::accepted;
 use kvasir_operator_core::child::Kind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -350,7 +351,8 @@ fn information(
     let mut metric = encoder.encode_descriptor("service_info", help, None, MetricType::Gauge)?;
     for service in services {
         let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-        let spec = &service.spec;
+        let accepted = accepted::spec(service);
+        let spec = accepted.as_deref().unwrap_or(&service.spec);
         let labels = [
             ("namespace", namespace.as_str()),
             ("service", name.as_str()),

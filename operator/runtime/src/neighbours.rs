@@ -11,6 +11,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::Event;
 use kvasir_operator_api::names::short_hash;
 use kvasir_operator_api::{ConditionType, InferenceService};
+use kvasir_operator_core::accepted;
 use kvasir_operator_core::sharing::reference;
 use serde_json::json;
 
@@ -20,8 +21,8 @@ type Key = (String, String);
 /// What others read of a service.
 #[derive(Clone, PartialEq)]
 struct Face {
-    /// The service whose gateway it asks for.
-    host: Option<Key>,
+    /// The services whose gateways it asks for, and was accepted behind.
+    hosts: BTreeSet<Key>,
     /// Hash of everything else.
     rest: String,
 }
@@ -75,20 +76,14 @@ impl Neighbours {
         keys.into_iter().map(reference).collect()
     }
 
-    /// The services that a round of this one reads: the one that it names and all that name the same one, or all that name it.
+    /// The services that a round of this one reads: those that it names, and all that name the same ones or this one.
     pub(crate) fn of(
         &self,
         service: &InferenceService,
         services: &Store<InferenceService>,
     ) -> Vec<Arc<InferenceService>> {
         let own = key(service);
-        let host = host_of(service);
-        let keys = {
-            let known = self.lock();
-            let shared = host.as_ref().unwrap_or(&own);
-            let guests = known.guests.get(shared).into_iter().flatten().cloned();
-            guests.chain(host.clone()).collect::<BTreeSet<_>>()
-        };
+        let keys = self.lock().around(&own, &hosts_of(service));
         let others = keys.into_iter().filter(|key| *key != own);
         others
             .filter_map(|(namespace, name)| services.get(&ObjectRef::new(&name).within(&namespace)))
@@ -97,46 +92,52 @@ impl Neighbours {
 }
 
 impl Known {
-    /// All that have to do with a service of that name and face.
-    fn around(&self, key: &Key, face: Option<&Face>) -> BTreeSet<Key> {
-        let host = face.and_then(|face| face.host.as_ref());
+    /// All that have to do with a service of that name behind the gateways of these hosts.
+    fn around(&self, key: &Key, hosts: &BTreeSet<Key>) -> BTreeSet<Key> {
         let guests = |key: &Key| self.guests.get(key).into_iter().flatten().cloned();
-        let siblings = host.into_iter().flat_map(guests);
-        guests(key).chain(siblings).chain(host.cloned()).collect()
+        let siblings = hosts.iter().flat_map(guests);
+        guests(key).chain(siblings).chain(hosts.iter().cloned()).collect()
     }
 
     fn put(&mut self, key: Key, face: Face) -> BTreeSet<Key> {
-        let before = self.faces.get(&key).cloned();
-        if before.as_ref() == Some(&face) {
+        if self.faces.get(&key) == Some(&face) {
             return BTreeSet::new();
         }
-        let mut news = self.around(&key, before.as_ref());
-        self.leave(&key, before.as_ref());
-        if let Some(host) = &face.host {
+        let before = self.hosts(&key);
+        let mut news = self.around(&key, &before);
+        self.leave(&key, &before);
+        for host in &face.hosts {
             self.guests.entry(host.clone()).or_default().insert(key.clone());
         }
-        news.extend(self.around(&key, Some(&face)));
+        news.extend(self.around(&key, &face.hosts));
         news.remove(&key);
         self.faces.insert(key, face);
         news
     }
 
     fn remove(&mut self, key: &Key) -> BTreeSet<Key> {
-        let before = self.faces.remove(key);
-        let mut news = self.around(key, before.as_ref());
-        self.leave(key, before.as_ref());
+        let before = self.hosts(key);
+        self.faces.remove(key);
+        let mut news = self.around(key, &before);
+        self.leave(key, &before);
         news.remove(key);
         news
     }
 
-    fn leave(&mut self, key: &Key, face: Option<&Face>) {
-        let Some(host) = face.and_then(|face| face.host.as_ref()) else {
-            return;
-        };
-        if let Some(guests) = self.guests.get_mut(host) {
-            guests.remove(key);
-            if guests.is_empty() {
-                self.guests.remove(host);
+    fn hosts(&self, key: &Key) -> BTreeSet<Key> {
+        self.faces
+            .get(key)
+            .map(|face| face.hosts.clone())
+            .unwrap_or_default()
+    }
+
+    fn leave(&mut self, key: &Key, hosts: &BTreeSet<Key>) {
+        for host in hosts {
+            if let Some(guests) = self.guests.get_mut(host) {
+                guests.remove(key);
+                if guests.is_empty() {
+                    self.guests.remove(host);
+                }
             }
         }
     }
@@ -146,9 +147,12 @@ fn key(service: &InferenceService) -> Key {
     (service.namespace().unwrap_or_default(), service.name_any())
 }
 
-fn host_of(service: &InferenceService) -> Option<Key> {
-    let host = reference(&service.spec)?;
-    Some((service.namespace().unwrap_or_default(), host.to_owned()))
+fn hosts_of(service: &InferenceService) -> BTreeSet<Key> {
+    let namespace = service.namespace().unwrap_or_default();
+    let accepted = accepted::spec(service);
+    let named = [Some(&service.spec), accepted.as_deref()].map(|spec| reference(spec?));
+    let host = |name: &str| (namespace.clone(), name.to_owned());
+    named.into_iter().flatten().map(host).collect()
 }
 
 /// What a host or a guest of the service decides from.
@@ -175,6 +179,7 @@ fn face(service: &InferenceService) -> Face {
         "annotations": metadata.annotations,
         "leaves": metadata.deletion_timestamp,
         "said": said,
+        "accepted": status.accepted_spec,
         "gateway": status.gateway,
         "current": status.current_revision,
         "update": status.update_revision,
@@ -182,7 +187,7 @@ fn face(service: &InferenceService) -> Face {
         "groups": serves.collect::<Vec<_>>(),
     });
     Face {
-        host: host_of(service),
+        hosts: hosts_of(service),
         rest: short_hash(rest.to_string().as_bytes()),
     }
 }

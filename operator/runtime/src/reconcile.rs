@@ -14,10 +14,10 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
 use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
+use kvasir_operator_core::accepted::{self, Judgement, Last};
 use kvasir_operator_core::build::certificate;
-use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::observed::Observed;
-use kvasir_operator_core::{FieldError, Plan, Settings, Validated, groups, plan, sharing, status, validate};
+use kvasir_operator_core::{FieldError, Plan, Settings, Validated, groups, plan, status};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -178,9 +178,19 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     let settings = context.settings.borrow().clone();
     // Whole seconds, as the API server stores them.
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH);
-    let validated = match judge(service, &settings, context) {
-        Ok(validated) => validated,
-        Err(errors) => return refuse(service, &key, &errors, &settings, now, context).await,
+    let others = context.neighbours.of(service, &context.services);
+    let others = others.iter().map(|other| &**other);
+    // A spec that is refused stops nothing: what runs goes on by the last one that was accepted.
+    let (validated, refusal) = match accepted::judge(service, others, &settings) {
+        Judgement::Accepted(validated) => (*validated, None),
+        Judgement::Refused {
+            errors,
+            last: Some(Last::Valid(validated)),
+        } => (*validated, Some(errors)),
+        Judgement::Refused { errors, last } => {
+            let last = last.map(|(Last::Valid(running) | Last::Outdated(running))| *running);
+            return refuse(service, &key, &errors, last, &settings, now, context).await;
+        }
     };
     let applier = Applier {
         client: &context.client,
@@ -190,7 +200,7 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     };
     let (observed, secrets) = gather::gather(service, &validated, &settings, &applier, now).await?;
     let plan = plan(&validated, &observed, &settings, now);
-    let new = status::accepted(&validated, &plan, &observed, &settings, now);
+    let new = status::of_running(&validated, refusal.as_deref(), &plan, &observed, &settings, now);
     let news = status::news(&observed.status, &new);
     write_status(service, &key, &observed.status, new, context).await?;
     tell(service, plan.decisions.events.iter().chain(&news), context).await;
@@ -261,17 +271,6 @@ async fn certify(
     Ok(worked)
 }
 
-/// The service with what it shares with others, or what is wrong with its spec.
-fn judge(
-    service: &InferenceService,
-    settings: &Settings,
-    context: &Context,
-) -> Result<Validated, Vec<FieldError>> {
-    let validated = validate(service, settings)?;
-    let others = context.neighbours.of(service, &context.services);
-    sharing::join(service, validated, others.iter().map(|other| &**other), settings)
-}
-
 /// Guests wait until the gateway's pods were told of them, which their host's status doesn't say.
 fn tell_guests(service: &Validated, key: &ServiceKey, context: &Context) {
     if service.sharing.guests.is_empty() {
@@ -314,10 +313,12 @@ fn drain(service: &InferenceService, key: &ServiceKey, plan: &Plan, context: &Co
     }
 }
 
+/// A round for a service of which no spec can be built: neither its own nor one that was accepted before. `last` is the latter.
 async fn refuse(
     service: &InferenceService,
     key: &ServiceKey,
     errors: &[FieldError],
+    last: Option<Validated>,
     settings: &Settings,
     now: Timestamp,
     context: &Context,
@@ -333,37 +334,28 @@ async fn refuse(
         metrics: &context.metrics,
         key,
     };
-    let due = keep_certificates(service, &applier, settings, now, context).await?;
+    let due = match last {
+        Some(last) => keep_certificates(service, &last, &applier, settings, now).await?,
+        None => None,
+    };
     context.backoff.forget(&service.uid().unwrap_or_default());
     let wait = due.and_then(|due| Duration::try_from(due.duration_since(now)).ok());
     let resync = settings.resync.unsigned_abs();
     Ok(Action::requeue(wait.unwrap_or(resync).clamp(SOON, resync)))
 }
 
-/// What goes on for a service whose spec is refused: its pods run, and live no longer than their certificates. So what the operator itself
-/// has signed is renewed, whatever the spec says by now. When the next of it is due.
+/// What goes on for such a service: its pods run, and live no longer than their certificates. When the next of them is due.
 async fn keep_certificates(
     service: &InferenceService,
+    running: &Validated,
     applier: &Applier<'_>,
     settings: &Settings,
     now: Timestamp,
-    context: &Context,
 ) -> Result<Option<Timestamp>, RoundError> {
     let seen = applier.cache.snapshot(applier.key);
-    // The spec may want no gateway any more, and its pods run on.
-    let uid = service.uid().unwrap_or_default();
-    let is_gateway = |live: &Live| live.reference.kind == Kind::Deployment && live.is_owned_by(&uid);
-    let running = Validated::as_it_runs(service, seen.children.iter().any(is_gateway));
-    let others = context.neighbours.of(service, &context.services);
-    let others: Vec<&InferenceService> = others.iter().map(|other| &**other).collect();
-    let running = sharing::keep(service, running, &others, settings);
-    let names = certificates::names(&running, gather::ids(service, &running, &seen));
-    let secrets = certificates::read(applier, &names, &uid).await?;
-    let authority = secrets.get(&running.names.authority());
-    if authority.is_none_or(|found| !found.ours) {
-        return Ok(None);
-    }
-    let worked = Box::pin(certify(&running, applier, settings, secrets, now)).await?;
+    let names = certificates::names(running, gather::ids(service, running, &seen));
+    let secrets = certificates::read(applier, &names, &running.uid).await?;
+    let worked = Box::pin(certify(running, applier, settings, secrets, now)).await?;
     Ok(worked.look_again)
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kvasir_operator_api::names::Names;
-use kvasir_operator_api::{AuthMode, InferenceService};
+use kvasir_operator_api::{AuthMode, GatewaySpec, InferenceService};
 
 use super::meta;
+use crate::accepted;
 use crate::child::{Child, Kind};
 use crate::validate::Validated;
 
@@ -55,9 +56,8 @@ pub fn gateway_role(service: &Validated) -> Child {
 /// The gateways that may ask the API server who a token belongs to: subjects of the chart's binding, in order and each once.
 pub fn token_reviewers<'a>(services: impl IntoIterator<Item = &'a InferenceService>) -> Vec<Subject> {
     let needs = |service: &&InferenceService| {
-        let gateway = &service.spec.gateway;
-        gateway.enabled
-            && gateway.auth.mode == AuthMode::TokenReview
+        let needs = |gateway: &GatewaySpec| gateway.enabled && gateway.auth.mode == AuthMode::TokenReview;
+        accepted::spec(service).is_some_and(|spec| needs(&spec.gateway))
             && service.metadata.deletion_timestamp.is_none()
     };
     let named = |service: &InferenceService| {

@@ -53,22 +53,30 @@ impl Verdict {
     }
 }
 
-/// Conditions of a service whose spec was accepted.
-pub(super) fn accepted(
+/// Conditions of a service that was planned for: by its spec, or by the last one that was accepted, for the reasons in `refusal`.
+pub(super) fn of_running(
     service: &Validated,
+    refusal: Option<&[FieldError]>,
     plan: &Plan,
     observed: &Observed,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let is_accepted = acceptance(plan, observed);
+    let refusal = refusal.map(not_accepted);
+    let is_accepted = match &refusal {
+        Some(refusal) => refusal.clone(),
+        None => acceptance(plan, observed),
+    };
     let model = engines::model(service, plan, observed);
     let engines = engines::engines(service, plan, observed);
     let gateway = gateway(service, plan, observed);
     let certificates = certificates(service, observed, now);
-    let ready = ready(
-        service,
-        &[&is_accepted, &certificates, &model, &engines, &gateway],
-    );
+    let ready = match &refusal {
+        Some(refusal) => Verdict::no(Reason::NotAccepted, refusal.message.as_str()),
+        None => ready(
+            service,
+            &[&is_accepted, &certificates, &model, &engines, &gateway],
+        ),
+    };
     let verdicts = [
         (ConditionType::Ready, ready),
         (ConditionType::Accepted, is_accepted),
@@ -97,25 +105,15 @@ pub(super) fn refused(
     before: &InferenceServiceStatus,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let reason = errors.first().map_or(Reason::InvalidSpec, |error| error.reason);
-    let text = errors
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
+    let refusal = not_accepted(errors);
     ConditionType::ALL
         .into_iter()
         .map(|kind| match kind {
-            ConditionType::Accepted => {
-                condition(kind, &Verdict::no(reason, text.as_str()), generation, before, now)
+            ConditionType::Accepted => condition(kind, &refusal, generation, before, now),
+            ConditionType::Ready => {
+                let verdict = Verdict::no(Reason::NotAccepted, refusal.message.as_str());
+                condition(kind, &verdict, generation, before, now)
             }
-            ConditionType::Ready => condition(
-                kind,
-                &Verdict::no(Reason::NotAccepted, text.as_str()),
-                generation,
-                before,
-                now,
-            ),
             other => before.condition(other).cloned().unwrap_or_else(|| {
                 condition(
                     other,
@@ -127,6 +125,13 @@ pub(super) fn refused(
             }),
         })
         .collect()
+}
+
+/// All that is wrong, under the first one's reason.
+fn not_accepted(errors: &[FieldError]) -> Verdict {
+    let reason = errors.first().map_or(Reason::InvalidSpec, |error| error.reason);
+    let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Verdict::no(reason, all.join("; "))
 }
 
 /// A condition whose time changes only when its status does.

@@ -15,6 +15,7 @@ use kvasir_operator_api::{
     labels, names::Names,
 };
 
+use crate::accepted;
 use crate::adopt;
 use crate::build::services::gateway_port;
 use crate::field_error::FieldError;
@@ -29,9 +30,11 @@ pub use news::news;
 /// Most groups whose details are listed.
 const MAX_LISTED_GROUPS: usize = 256;
 
-/// Status of a service whose spec was accepted.
-pub fn accepted(
+/// Status of a service that was planned for: by its spec, or by the one that was accepted last, while the newest one is refused for the reasons
+/// in `refusal`.
+pub fn of_running(
     service: &Validated,
+    refusal: Option<&[FieldError]>,
     plan: &Plan,
     observed: &Observed,
     settings: &Settings,
@@ -42,7 +45,7 @@ pub fn accepted(
     let available = count(&|g| g.state == GroupState::Ready);
     InferenceServiceStatus {
         observed_generation: Some(service.generation),
-        conditions: conditions::accepted(service, plan, observed, now),
+        conditions: conditions::of_running(service, refusal, plan, observed, now),
         replicas: count(&|_| true),
         ready_replicas: count(&|g| g.ready_since.is_some() && g.unready_since.is_none()),
         updated_replicas: count(&|g| g.revision == plan.update),
@@ -64,11 +67,13 @@ pub fn accepted(
             operator: settings.version.clone(),
             engine_image: plan.image.clone(),
         }),
+        accepted_spec: accepted::remember(&service.spec),
         applied: adopt::applied(plan, observed, &service.uid),
     }
 }
 
-/// Status of a service whose spec can't be built. What runs goes on running and stays listed.
+/// Status of a service whose spec can't be built, where none was accepted before or that one can't be built any more. What runs goes on running
+/// and stays listed.
 pub fn refused(
     service: &InferenceService,
     errors: &[FieldError],

@@ -21,6 +21,7 @@ use kvasir_operator_api::{
 
 pub use overrides::OWNED_LABEL_PREFIX;
 
+use crate::accepted;
 use crate::build::environment::SERVED_NAME;
 use crate::build::gateway_config::DEFAULT_TENANT;
 use crate::child::Kind;
@@ -54,18 +55,10 @@ pub struct Validated {
 }
 
 impl Validated {
-    /// A service whose spec was refused, as far as the certificates of what runs are concerned: the operator signs them, for groups and, with
-    /// `has_gateway`, for a gateway.
-    pub fn as_it_runs(service: &InferenceService, has_gateway: bool) -> Self {
-        let mut running = Self::unjudged(service);
-        running.spec.tls.mode = TlsMode::Internal;
-        running.spec.gateway.enabled = has_gateway;
-        running
-    }
-
-    /// A service whose spec nobody has judged. Its groups have a shape of their own; this one is that of a group of one rank.
+    /// A service whose spec was accepted once. The shape of one that couldn't be any more is that of a group of one rank.
     pub(crate) fn unjudged(service: &InferenceService) -> Self {
-        Self::of(service, Shape::SINGLE)
+        let shape = Shape::new(&service.spec.topology).unwrap_or(Shape::SINGLE);
+        Self::of(service, shape)
     }
 
     fn of(service: &InferenceService, shape: Shape) -> Self {
@@ -123,6 +116,7 @@ impl Validated {
 pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Validated, Vec<FieldError>> {
     let spec = &service.spec;
     let mut errors = Vec::new();
+    accepted::check(spec, &mut errors);
     unsupported::check(spec, &mut errors);
     idle::check(spec, &mut errors);
     let shape = shape(spec, settings, &mut errors);

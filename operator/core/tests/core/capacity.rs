@@ -54,7 +54,7 @@ fn pods_that_a_quota_forbids_are_said_and_nothing_is_made_anew_for_them() {
         observed.refused_pods.insert(0, why.to_owned());
         let made = plan(&service, &observed, &fake.settings, fake.now);
         assert!(made.decisions.restart_pods.is_empty());
-        let status = status::accepted(&service, &made, &observed, &fake.settings, fake.now);
+        let status = status::of_running(&service, None, &made, &observed, &fake.settings, fake.now);
         let reason = |part| status.condition(part).unwrap().reason.clone();
         (
             reason(ConditionType::Accepted),

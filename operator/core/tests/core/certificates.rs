@@ -210,7 +210,7 @@ fn what_lacks_in_a_given_secret_keeps_the_service_from_being_ready_and_is_said()
             ..Observed::default()
         };
         let made = plan(&service, &observed, &fake.settings, fake.now);
-        let status = status::accepted(&service, &made, &observed, &fake.settings, fake.now);
+        let status = status::of_running(&service, None, &made, &observed, &fake.settings, fake.now);
         let find = |part| status.condition(part).unwrap().clone();
         (find(ConditionType::CertificatesReady), find(ConditionType::Ready))
     };
@@ -249,10 +249,16 @@ fn only_gateways_that_review_tokens_are_subjects_each_once_and_in_order() {
     let services = vec![
         named("b", review.clone()),
         named("a", review.clone()),
-        named("a", review),
+        named("a", review.clone()),
         named("keys", json!({})),
         named("none", without),
     ];
+    // One whose spec nobody has accepted gets no right.
+    let services: Vec<_> = services
+        .into_iter()
+        .map(fake::accepted)
+        .chain([named("new", review)])
+        .collect();
     let subjects = rights::token_reviewers(&services);
     let found: Vec<_> = subjects
         .iter()

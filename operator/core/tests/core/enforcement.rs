@@ -49,7 +49,7 @@ fn condition(observed: &Observed) -> Condition {
     let (settings, service) = (Settings::default(), service(json!({})));
     let validated = validate(&service, &settings).unwrap();
     let now = jiff::Timestamp::UNIX_EPOCH;
-    let status = status::accepted(&validated, &Plan::default(), observed, &settings, now);
+    let status = status::of_running(&validated, None, &Plan::default(), observed, &settings, now);
     status.condition(ConditionType::NetworkSecured).unwrap().clone()
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus, labels};
+use kvasir_operator_core::accepted::{self, Judgement, Last};
 use kvasir_operator_core::build::route::Taken;
 use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
@@ -14,20 +15,27 @@ use kvasir_operator_core::observed::{
     CertificatesView, FailedWrite, GroupLoad, HandoverView, HostView, NodeView, Observed, PodView,
     Terminated, Written,
 };
-use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, sharing, status, validate};
+use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, status};
 use serde_json::{Value, json};
 
 /// Uid of the service.
 pub(crate) const UID: &str = "service-uid";
 
-/// Another service of the namespace, as old as `born` (seconds of the day) says.
+/// Another service of the namespace, accepted, as old as `born` (seconds of the day) says.
 pub(crate) fn other(name: &str, born: u32, spec: Value) -> InferenceService {
     let mut other = service(spec);
     other.metadata.name = Some(name.to_owned());
     other.metadata.uid = Some(format!("uid-of-{name}"));
     let midnight: Timestamp = "2026-11-29T00:00:00Z".parse().unwrap();
     other.metadata.creation_timestamp = Some(Time(midnight + SignedDuration::from_secs(born.into())));
-    other
+    accepted(other)
+}
+
+/// The same, with the status that a service has whose spec was accepted.
+pub(crate) fn accepted(mut service: InferenceService) -> InferenceService {
+    let spec = serde_json::to_string(&service.spec).unwrap();
+    service.status.get_or_insert_default().accepted_spec = Some(spec);
+    service
 }
 
 /// The part of a spec that asks for another service's gateway.
@@ -153,8 +161,10 @@ impl Fake {
 
     /// The service as a round of the operator sees it.
     pub(crate) fn judge(&self, service: &InferenceService) -> Result<Validated, Vec<FieldError>> {
-        let validated = validate(service, &self.settings)?;
-        sharing::join(service, validated, &self.others, &self.settings)
+        match accepted::judge(service, &self.others, &self.settings) {
+            Judgement::Accepted(validated) => Ok(*validated),
+            Judgement::Refused { errors, .. } => Err(errors),
+        }
     }
 
     /// Keeps what a reader sees now, for a later stale read.
@@ -178,25 +188,42 @@ impl Fake {
     fn round(&mut self, mut observed: Observed, service: InferenceService, version: u64) -> Plan {
         // What the operator wrote is in its own memory and never stale.
         observed.written.clone_from(&self.written);
-        let validated = self.judge(&service).unwrap_or_else(|errors| panic!("{errors:?}"));
+        let (validated, refusal) = match accepted::judge(&service, &self.others, &self.settings) {
+            Judgement::Accepted(validated) => (*validated, None),
+            Judgement::Refused { errors, last } => match last {
+                Some(Last::Valid(running)) => (*running, Some(errors)),
+                Some(Last::Outdated(_)) | None => return self.refuse(&service, &errors, version),
+            },
+        };
         let made = plan(&validated, &observed, &self.settings, self.now);
         // Twice the work for every round would make the properties slow.
         if self.writes.is_multiple_of(4) {
             let again = plan(&validated, &observed, &self.settings, self.now);
             assert_eq!(made, again, "a plan is a function");
         }
-        let new = status::accepted(&validated, &made, &observed, &self.settings, self.now);
-        // Over the version that was read, and before anything else.
-        if version != self.version {
-            return made;
+        let refusal = refusal.as_deref();
+        let new = status::of_running(&validated, refusal, &made, &observed, &self.settings, self.now);
+        if self.write_status(new, version) {
+            self.apply(&made);
         }
-        if self.service.status.as_ref() != Some(&new) {
+        made
+    }
+
+    fn refuse(&mut self, service: &InferenceService, errors: &[FieldError], version: u64) -> Plan {
+        let new = status::refused(service, errors, &self.settings, self.now);
+        self.write_status(new, version);
+        Plan::default()
+    }
+
+    /// Over the version that was read, and before anything else. Whether that is still the one.
+    fn write_status(&mut self, new: InferenceServiceStatus, version: u64) -> bool {
+        let is_fresh = version == self.version;
+        if is_fresh && self.service.status.as_ref() != Some(&new) {
             self.service.status = Some(new);
             self.version += 1;
             self.writes += 1;
         }
-        self.apply(&made);
-        made
+        is_fresh
     }
 
     fn apply(&mut self, made: &Plan) {

@@ -1,7 +1,7 @@
 //! The laws of the operator, as properties over random histories of an adversarial cluster.
 
 use crate::fake::{self, Fake};
-use kvasir_operator_api::{NameRef, labels};
+use kvasir_operator_api::{Gang, NameRef, labels};
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
 use kvasir_operator_core::observed::NodeView;
 use proptest::prelude::*;
@@ -27,6 +27,8 @@ enum Act {
     ReconcileStale,
     LoseStatus,
     ForgetWrites,
+    /// The spec is edited so that it is refused, or mended.
+    BreakSpec(bool),
     /// So many other services ask for our gateway.
     Guests(u8),
     /// We ask for another one's gateway, which is there or isn't, or have our own.
@@ -51,6 +53,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::ReconcileStale),
         1 => Just(Act::LoseStatus),
         1 => Just(Act::ForgetWrites),
+        1 => any::<bool>().prop_map(Act::BreakSpec),
         1 => (0..4u8).prop_map(Act::Guests),
         1 => any::<Option<bool>>().prop_map(Act::Behind),
     ]
@@ -106,6 +109,9 @@ fn perform(fake: &mut Fake, act: &Act) {
         Act::ReconcileStale => fake.reconcile_stale(),
         Act::LoseStatus => fake.edit(|_| ()),
         Act::ForgetWrites => fake.restart_operator(),
+        Act::BreakSpec(on) => {
+            fake.edit(|spec| spec.scheduling.gang = if *on { Gang::Volcano } else { Gang::None })
+        }
         Act::Guests(number) => guests(fake, *number),
         Act::Behind(host) => behind(fake, *host),
     }
@@ -192,6 +198,11 @@ fn foreign(fake: &mut Fake) -> Vec<Live> {
 fn assert_fixed_point(fake: &mut Fake, others: &[Live]) {
     for node in fake.nodes.values_mut() {
         *node = NodeView::default();
+    }
+    if fake.service.spec.scheduling.gang != Gang::None {
+        // What runs comes to rest too.
+        fake.settle();
+        fake.edit(|spec| spec.scheduling.gang = Gang::None);
     }
     fake.settle();
     let wanted = if fake.service.spec.suspend {

@@ -1,6 +1,7 @@
 //! What the API server refuses, and names that somebody else has.
 
-use kvasir_operator_api::{ConditionType, GroupStatus};
+use kvasir_operator_api::{ConditionType, EnvVar, Gang, GroupStatus};
+use kvasir_operator_core::accepted::{self, Judgement, Last};
 use kvasir_operator_core::child::{Kind, ObjectRef};
 use kvasir_operator_core::observed::FailedWrite;
 use serde_json::json;
@@ -130,4 +131,89 @@ fn ids_that_no_group_can_have_are_never_given_out_whatever_the_status_says() {
     fake.settle();
     let ids: Vec<i32> = fake.status().groups.iter().map(|group| group.id).collect();
     assert_eq!(ids, [0, 1, 2]);
+}
+
+#[test]
+fn a_refused_edit_stops_no_repair_and_nothing_of_it_is_built() {
+    let mut fake = ready(2);
+    fake.edit(|spec| {
+        spec.replicas = 5;
+        spec.restarted_at = Some("again".to_owned());
+        spec.scheduling.gang = Gang::Volcano;
+    });
+    let sets: Vec<String> = fake.sets().iter().map(|set| set.uid.clone()).collect();
+    let pod = fake.pods.keys().next().unwrap().clone();
+    fake.fail_pod(&pod);
+    let service = ObjectRef {
+        kind: Kind::Service,
+        name: "chat-engines".to_owned(),
+    };
+    fake.objects.remove(&service).unwrap();
+    fake.settle();
+    assert!(fake.objects.contains_key(&service));
+    let after: Vec<String> = fake.sets().iter().map(|set| set.uid.clone()).collect();
+    assert_eq!(after, sets);
+    let status = fake.status();
+    assert_eq!((status.replicas, status.available_replicas), (2, 2));
+    assert_eq!(status.observed_generation, fake.service.metadata.generation);
+    let refused = ("False".to_owned(), "Unsupported".to_owned());
+    assert_eq!(fake.condition("Accepted"), refused);
+    assert_eq!(fake.condition("Ready").1, "NotAccepted");
+    assert_eq!(fake.condition("EnginesReady").0, "True");
+    let before = fake.writes;
+    assert!(fake.reconcile().is_empty());
+    assert_eq!(fake.writes, before, "a write at rest");
+    // Mended, all of it counts.
+    fake.edit(|spec| spec.scheduling.gang = Gang::None);
+    fake.settle();
+    assert_eq!(fake.status().available_replicas, 5);
+    assert_eq!(fake.condition("Ready").0, "True");
+}
+
+#[test]
+fn nothing_new_is_made_from_a_spec_that_the_operator_does_not_accept_any_more() {
+    let mut fake = Fake::new(json!({ "topology": { "tensor": 2 } }));
+    fake.settle();
+    fake.settings.alpha_topology = false;
+    fake.reconcile();
+    assert_eq!(fake.condition("Accepted").1, "Unsupported");
+    let set = fake.sets()[0].reference.clone();
+    fake.objects.remove(&set);
+    fake.settle();
+    assert!(fake.sets().is_empty());
+    assert!(matches!(
+        accepted::judge(&fake.service, &fake.others, &fake.settings),
+        Judgement::Refused {
+            last: Some(Last::Outdated(_)),
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_spec_that_is_too_large_to_be_kept_is_refused_with_its_size() {
+    let mut fake = ready(1);
+    let value = "x".repeat(accepted::MAX_SPEC_BYTES);
+    fake.edit(|spec| {
+        spec.engine.env.push(EnvVar {
+            name: "LONG".to_owned(),
+            value: Some(value),
+            secret_key_ref: None,
+            config_map_key_ref: None,
+            field_path: None,
+        });
+    });
+    fake.settle();
+    let status = fake.status();
+    let condition = status.condition(ConditionType::Accepted).unwrap();
+    assert_eq!(
+        (condition.status.as_str(), condition.reason.as_str()),
+        ("False", "InvalidSpec")
+    );
+    assert!(
+        condition.message.starts_with("spec: it has 6"),
+        "{}",
+        condition.message
+    );
+    assert!(status.accepted_spec.unwrap().len() < 10_000);
 }

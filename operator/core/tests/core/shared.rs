@@ -2,13 +2,14 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kvasir_config::gateway::{GatewayConfig, parse_gateway};
-use kvasir_operator_api::{Gang, InferenceService, NameRef, Reason};
+use kvasir_operator_api::{Gang, InferenceService, InferenceServiceSpec, NameRef, Reason};
+use kvasir_operator_core::accepted::{Judgement, Last, judge};
 use kvasir_operator_core::certificates::Subject;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
-use kvasir_operator_core::{FieldError, Settings, Validated, identity, sharing, validate};
+use kvasir_operator_core::{FieldError, Settings, identity, sharing, validate};
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, behind, other};
+use crate::fake::{Fake, accepted, behind, other};
 
 fn with(mut spec: Value, more: &Value) -> Value {
     for (key, value) in more.as_object().unwrap() {
@@ -140,6 +141,7 @@ fn no_guest_that_comes_changes_or_goes_restarts_a_pod_of_the_gateway() {
     assert_eq!(models(&fake), [["guest"]]);
     assert_eq!(template(&fake), before);
     fake.others[0].spec.gateway.limits.max_queue = 3;
+    fake.others[0] = accepted(fake.others[0].clone());
     fake.settle();
     assert_eq!(file(&fake).models[0].waiting.capacity.get(), 3);
     assert_eq!(template(&fake), before);
@@ -175,6 +177,7 @@ fn kubelets_are_told_of_a_file_that_lists_others_and_of_no_other() {
     assert!(fake.observe().is_told(&validated));
     // Another file is another hash.
     fake.others[0].spec.gateway.limits.max_queue = 3;
+    fake.others[0] = accepted(fake.others[0].clone());
     fake.settle();
     assert_ne!(told(&fake), [hash.clone(), hash.clone()]);
     fake.pods.get_mut("chat-gateway-0").unwrap().view.told = hash;
@@ -205,7 +208,7 @@ fn the_gateway_is_told_the_share_of_a_guests_canary_as_its_own() {
     let mut guest = other("guest", 1, with(behind("chat"), &canary));
     guest.status = own.service.status.clone();
     guest.spec.restarted_at = own.service.spec.restarted_at.clone();
-    let mut fake = host_of(vec![guest]);
+    let mut fake = host_of(vec![accepted(guest)]);
     assert_eq!(
         format!("{:?}", file(&fake).models[0].revisions),
         format!("{expected:?}")
@@ -220,6 +223,7 @@ fn the_gateway_is_told_the_share_of_a_guests_canary_as_its_own() {
     );
     own.settle();
     fake.others[0].status = own.service.status.clone();
+    fake.others[0] = accepted(fake.others[0].clone());
     fake.settle();
     let after = format!("{:?}", file(&fake).models[0].revisions);
     assert_eq!(after, format!("{:?}", file(&own).revisions));
@@ -359,7 +363,7 @@ fn a_host_that_can_not_serve_is_named_with_the_way_out_and_engines_run_meanwhile
     );
     let chained = unfit(vec![other("host", 0, behind("next"))]);
     assert!(
-        chained.contains("name next in spec.gateway.gatewayRef"),
+        chained.contains("it asks for that of next") && chained.contains("set gateway.enabled to true"),
         "{chained}"
     );
     let refused = unfit(vec![other(
@@ -409,32 +413,9 @@ fn a_name_belongs_to_the_host_first_then_to_the_oldest_and_then_to_the_first_by_
     });
     let errors = refusals(
         with(behind("host"), &ours),
-        vec![other("host", 0, json!({})), elder],
+        vec![other("host", 0, json!({})), accepted(elder)],
     );
     assert_eq!(errors[0].path, "spec.model.name");
-}
-
-#[test]
-fn a_guest_with_other_certificates_is_refused_at_the_field_that_differs() {
-    let tls = |tls: Value| json!({ "tls": tls });
-    let provided = tls(json!({ "mode": "Provided", "secretName": "given" }));
-    let errors = refusals(with(behind("host"), &provided), vec![other("host", 0, json!({}))]);
-    assert_eq!(
-        (errors[0].path.as_str(), errors[0].reason),
-        ("spec.tls.mode", Reason::InvalidSpec)
-    );
-    assert!(errors[0].message.contains("Internal"), "{}", errors[0]);
-    let issuer = |name: &str| tls(json!({ "mode": "CertManager", "issuerRef": { "name": name } }));
-    let mut settings = Settings::default();
-    settings.known_kinds.insert(Kind::Certificate);
-    let service = other("guest", 1, with(behind("host"), &issuer("a")));
-    let join = |host: Value| {
-        let own = validate(&service, &settings).unwrap();
-        sharing::join(&service, own, &[other("host", 0, host)], &settings)
-    };
-    let errors = join(issuer("b")).unwrap_err();
-    assert_eq!(errors[0].path, "spec.tls.issuerRef");
-    assert!(join(issuer("a")).unwrap().sharing.serving_host().is_some());
 }
 
 #[test]
@@ -453,18 +434,126 @@ fn a_gateway_serves_so_many_others_and_refuses_the_youngest() {
     assert_eq!(errors[0].path, "spec.gateway.gatewayRef");
 }
 
+/// An edit that is refused, of this and that.
+fn spoil(service: &mut InferenceService, change: impl FnOnce(&mut InferenceServiceSpec)) {
+    change(&mut service.spec);
+    service.spec.scheduling.gang = Gang::Volcano;
+    *service.metadata.generation.get_or_insert(0) += 1;
+}
+
 #[test]
-fn an_edit_that_is_refused_does_not_take_a_guest_that_serves_from_its_gateway() {
+fn an_edit_that_is_refused_changes_nothing_of_a_guests_place() {
     let mut guest = other("guest", 1, behind("chat"));
-    guest.spec.scheduling.gang = Gang::Volcano;
-    let mut fake = host_of(vec![guest.clone()]);
-    assert!(models(&fake).is_empty(), "it has never served");
-    let mut own = Fake::new(json!({}));
-    own.settle();
-    guest.status = own.service.status.clone();
-    fake.others = vec![guest];
-    fake.settle();
+    spoil(&mut guest, |spec| {
+        spec.gateway.gateway_ref = None;
+        spec.model.aliases = vec!["else".to_owned()];
+        spec.gateway.limits.max_queue = 3;
+    });
+    let fake = host_of(vec![guest.clone()]);
     assert_eq!(models(&fake), [["guest"]]);
+    assert_ne!(file(&fake).models[0].waiting.capacity.get(), 3);
+    // One that was never accepted has no place.
+    guest.status = None;
+    assert!(models(&host_of(vec![guest])).is_empty());
+}
+
+#[test]
+fn an_edit_of_a_host_that_is_refused_changes_nothing_for_its_guests() {
+    let mut fake = guest_of(json!({}));
+    fake.settle();
+    assert_eq!(fake.condition("Ready").0, "True");
+    spoil(&mut fake.others[0], |spec| spec.gateway.enabled = false);
+    fake.settle();
+    assert_eq!(fake.condition("Ready").0, "True");
+}
+
+#[test]
+fn a_guest_whose_edit_is_refused_goes_on_behind_its_gateway_as_its_status_says() {
+    let mut fake = guest_of(json!({}));
+    fake.settle();
+    fake.edit(|spec| {
+        spec.gateway.gateway_ref = Some(NameRef {
+            name: "gone".to_owned(),
+        });
+        spec.scheduling.gang = Gang::Volcano;
+    });
+    fake.settle();
+    assert_eq!(
+        fake.condition("Accepted"),
+        ("False".to_owned(), "Unsupported".to_owned())
+    );
+    assert_eq!(fake.condition("GatewayReady").0, "True");
+    // What becomes of that gateway is said all the same.
+    fake.host = Some((0, true));
+    fake.settle();
+    assert_eq!(fake.condition("GatewayReady").1, "DeploymentUnavailable");
+}
+
+fn called(name: &str, aliases: &[&str]) -> Value {
+    let source = json!({ "pvc": { "claimName": "models" } });
+    json!({ "model": { "source": source, "name": name, "aliases": aliases } })
+}
+
+#[test]
+fn a_name_belongs_to_whoever_serves_it_and_not_to_an_older_service_that_takes_it_up() {
+    let young = other("young", 9, with(behind("host"), &called("young", &["m"])));
+    let mut fake = guest_of(json!({}));
+    fake.others.push(young.clone());
+    fake.settle();
+    assert_eq!(fake.condition("Ready").0, "True");
+    fake.edit(|spec| spec.model.aliases = vec!["m".to_owned()]);
+    let errors = fake.judge(&fake.service).unwrap_err();
+    assert_eq!(errors[0].path, "spec.model.aliases[0]");
+    assert_eq!(errors[0].reason, Reason::NameCollision);
+    assert!(
+        errors[0].message.contains("leave this alias out"),
+        "{}",
+        errors[0]
+    );
+    // It goes on as it was.
+    fake.settle();
+    assert_eq!(fake.condition("GatewayReady").0, "True");
+    // So does a host that takes it up.
+    let mut host = host_of(vec![other(
+        "young",
+        9,
+        with(behind("chat"), &called("young", &["m"])),
+    )]);
+    host.edit(|spec| spec.model.aliases = vec!["free".to_owned(), "m".to_owned()]);
+    let errors = host.judge(&host.service).unwrap_err();
+    assert_eq!(errors[0].path, "spec.model.aliases[1]");
+    host.settle();
+    assert_eq!(file(&host).served_model_names, ["chat"]);
+    assert_eq!(models(&host), [["young", "m"]]);
+}
+
+#[test]
+fn the_model_name_that_is_taken_can_not_be_changed_and_the_way_out_says_so() {
+    let errors = refusals(
+        with(behind("host"), &called("m", &[])),
+        vec![
+            other("host", 0, json!({})),
+            other("first", 1, with(behind("host"), &called("first", &["m"]))),
+        ],
+    );
+    assert_eq!(errors[0].path, "spec.model.name");
+    assert!(
+        errors[0].message.contains("make this service anew"),
+        "{}",
+        errors[0]
+    );
+}
+
+#[test]
+fn a_service_that_gets_its_first_gateway_has_its_names_before_those_who_waited_for_it() {
+    let mut fake = Fake::new(json!({}));
+    fake.others = vec![
+        other("early", 1, with(behind("chat"), &called("early", &["chat"]))),
+        other("free", 2, behind("chat")),
+    ];
+    fake.settle();
+    assert_eq!(file(&fake).served_model_names, ["chat"]);
+    assert_eq!(models(&fake), [["free"]]);
 }
 
 #[test]
@@ -477,7 +566,7 @@ fn no_status_of_a_guest_spoils_its_hosts_file() {
         json!({ "currentRevision": "", "updateRevision": "b", "groups": [{ "id": 0, "revision": "", "readySince": "2026-11-29T00:00:00Z" }] }),
     ] {
         guest.status = serde_json::from_value(status).unwrap();
-        let fake = host_of(vec![guest.clone()]);
+        let fake = host_of(vec![accepted(guest.clone())]);
         assert_eq!(models(&fake), [["guest"]]);
     }
 }
@@ -559,29 +648,30 @@ fn what_only_a_gateway_of_ones_own_has_is_refused_with_its_field_and_nothing_els
 
 #[test]
 fn a_refused_spec_takes_no_trust_from_those_who_share_a_gateway() {
-    let keep = |fake: &Fake| {
-        let others: Vec<&InferenceService> = fake.others.iter().collect();
-        let running = Validated::as_it_runs(&fake.service, true);
-        sharing::keep(&fake.service, running, &others, &fake.settings).sharing
+    let kept = |fake: &Fake| match judge(&fake.service, &fake.others, &fake.settings) {
+        Judgement::Refused {
+            last: Some(Last::Valid(running)),
+            ..
+        } => running.sharing,
+        other => panic!("{other:?}"),
     };
     let mut host = host_of(vec![other("guest", 0, behind("chat"))]);
-    let guests = |fake: &Fake| -> Vec<String> {
-        let guests = keep(fake).guests.into_iter();
-        guests.map(|guest| guest.service.name).collect()
-    };
-    assert_eq!(guests(&host), ["guest"]);
     host.edit(|spec| spec.scheduling.gang = Gang::Volcano);
-    assert!(validate(&host.service, &host.settings).is_err());
-    assert_eq!(guests(&host), ["guest"]);
-    // A guest whose name is taken by then.
+    let guests = kept(&host).guests.into_iter().map(|guest| guest.service.name);
+    assert_eq!(guests.collect::<Vec<_>>(), ["guest"]);
     let mut guest = guest_of(json!({}));
-    let uid = guest.others[0].metadata.uid.clone();
-    assert!(uid.is_some());
+    guest.settle();
     guest.edit(|spec| spec.model.aliases = vec!["host".to_owned()]);
-    assert!(guest.judge(&guest.service).is_err());
-    let kept = keep(&guest).host;
+    assert!(matches!(kept(&guest).host, Some(sharing::Host::Serves(_))));
+    // Accepted at one moment, and then the older one has the name: the other one is trusted where it was.
+    guest.edit(|spec| spec.model.aliases = Vec::new());
+    guest.service.metadata.creation_timestamp = Some(Time(guest.now));
+    let rival = with(behind("host"), &called("rival", &["chat"]));
+    guest.others.push(other("rival", 1, rival));
+    let uid = guest.others[0].metadata.uid.clone();
+    let host = kept(&guest).host;
     assert!(
-        matches!(&kept, Some(sharing::Host::Unfit { uid: known, .. }) if *known == uid),
-        "{kept:?}"
+        matches!(&host, Some(sharing::Host::Unfit { uid: known, why }) if *known == uid && why.contains("rival")),
+        "{host:?}"
     );
 }

@@ -28,7 +28,14 @@ struct Expected {
 }
 
 /// The Secrets that the pods of the service and the operator need.
-fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec<Expected> {
+fn expected(
+    service: &Validated,
+    wanted: &[Subject],
+    secrets: &Secrets,
+    settings: &Settings,
+    now: Timestamp,
+) -> Vec<Expected> {
+    let carried = carried(service, secrets, now);
     let mut all: Vec<Expected> = match (&service.spec.tls.mode, &service.spec.tls.secret_name) {
         // All pods share it, so it speaks for engines and gateway alike.
         (TlsMode::Provided, Some(secret)) => vec![Expected {
@@ -36,6 +43,7 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
             secret: secret.clone(),
             uris: std::iter::once(identity::engine(service))
                 .chain(service.spec.gateway.enabled.then(|| identity::gateway(service)))
+                .chain(carried)
                 .collect(),
         }],
         (TlsMode::CertManager, _) => wanted
@@ -45,8 +53,9 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
                 secret: identity::issued(&service.names, subject),
                 uris: match subject {
                     Subject::Group { .. } => identity::names(service, subject, &settings.cluster_domain).uris,
-                    // Those of its guests are theirs to wait for.
-                    Subject::Gateway => vec![identity::gateway(service)],
+                    Subject::Gateway => std::iter::once(identity::gateway(service))
+                        .chain(carried.iter().cloned())
+                        .collect(),
                 },
             })
             .collect(),
@@ -65,10 +74,25 @@ fn expected(service: &Validated, wanted: &[Subject], settings: &Settings) -> Vec
     all
 }
 
-/// The Secret with what the gateway of the service's host shows to these engines: it must speak for this service too.
+/// The names of guests that the gateway's certificate carries at present: while it is valid, no other one takes them from it. Those that it
+/// doesn't carry are theirs to wait for.
+fn carried(service: &Validated, secrets: &Secrets, now: Timestamp) -> Vec<String> {
+    let found = secrets.get(&service.names.gateway_certificate());
+    let Some(found) = found.filter(|found| found.ours) else {
+        return Vec::new();
+    };
+    let guests = service.sharing.guests.iter();
+    let names = guests.map(|guest| identity::gateway(&guest.service));
+    names
+        .filter(|name| judge(Some(&found.data), std::slice::from_ref(name), now).is_ok())
+        .collect()
+}
+
+/// The Secret with what the gateway of the service's host shows to these engines: it must speak for this service too. What the operator signs
+/// does, and isn't looked at.
 fn host_secret(service: &Validated) -> Option<String> {
     let host = service.sharing.serving_host()?;
-    let by_others = matches!(service.spec.tls.mode, TlsMode::Provided | TlsMode::CertManager);
+    let by_others = matches!(host.spec.tls.mode, TlsMode::Provided | TlsMode::CertManager);
     by_others.then(|| host.names.gateway_certificate())
 }
 
@@ -126,7 +150,7 @@ pub(super) fn offered(
     settings: &Settings,
     now: Timestamp,
 ) -> Option<Made> {
-    let expected = expected(service, std::slice::from_ref(subject), settings);
+    let expected = expected(service, std::slice::from_ref(subject), secrets, settings, now);
     let others = [own_secret(service), host_secret(service)];
     let expected = expected
         .into_iter()
@@ -160,7 +184,7 @@ pub(super) fn is_made_for(service: &Validated, name: &str, found: &Found) -> boo
     service.spec.tls.mode == TlsMode::CertManager && found.made_for.as_deref() == Some(name) && is_own
 }
 
-/// What the status says about them; nothing where there is no TLS.
+/// What the status says about them; nothing where nobody else makes any.
 pub(super) fn view(
     service: &Validated,
     children: &[Live],
@@ -174,7 +198,7 @@ pub(super) fn view(
         missing: 0,
         problems: Vec::new(),
     };
-    let expected = expected(service, wanted, settings);
+    let expected = expected(service, wanted, secrets, settings, now);
     if expected.is_empty() {
         return None;
     }

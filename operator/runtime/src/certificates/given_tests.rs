@@ -5,6 +5,7 @@ use kvasir_operator_core::identity::Identity;
 use serde_json::json;
 
 use super::super::held::{self, HeldAuthority};
+use super::super::tests::accepted;
 use super::super::{bytes, issue};
 use super::*;
 
@@ -71,9 +72,13 @@ fn look(service: &Validated, secrets: &Secrets) -> CertificatesView {
     .unwrap()
 }
 
-/// A service behind the gateway of `host`, whose Secret is another one of the same authority.
-fn guest() -> Validated {
-    let manifest = |name: &str, gateway: &serde_json::Value, secret: &str| {
+fn provides(secret: &str) -> serde_json::Value {
+    json!({ "mode": "Provided", "secretName": secret, "operatorSecretName": "own" })
+}
+
+/// The service `chat` behind the gateway of `host`, and that one.
+fn shared(guests: &serde_json::Value, hosts: &serde_json::Value) -> (Validated, Validated) {
+    let manifest = |name: &str, gateway: &serde_json::Value, tls: &serde_json::Value| {
         let manifest = json!({
             "apiVersion": "kvasir.dev/v1alpha1",
             "kind": "InferenceService",
@@ -81,24 +86,91 @@ fn guest() -> Validated {
             "spec": {
                 "model": { "source": { "pvc": { "claimName": "models" } } },
                 "gateway": gateway,
-                "tls": { "mode": "Provided", "secretName": secret, "operatorSecretName": "own" },
+                "tls": tls,
             },
         });
-        serde_json::from_value::<kvasir_operator_api::InferenceService>(manifest).unwrap()
+        accepted(serde_json::from_value(manifest).unwrap())
     };
     let behind = json!({ "enabled": false, "gatewayRef": { "name": "host" } });
-    let (host, guest) = (
-        manifest("host", &json!({}), "hosts"),
-        manifest("chat", &behind, "given"),
-    );
+    let services = [
+        manifest("chat", &behind, guests),
+        manifest("host", &json!({}), hosts),
+    ];
     let settings = Settings::default();
-    let own = kvasir_operator_core::validate(&guest, &settings).unwrap();
-    kvasir_operator_core::sharing::join(&guest, own, [&host], &settings).unwrap()
+    let [guest, host] = [0, 1].map(|i: usize| {
+        let own = kvasir_operator_core::validate(&services[i], &settings).unwrap();
+        kvasir_operator_core::sharing::join(&services[i], own, &services, &settings).unwrap()
+    });
+    (guest, host)
+}
+
+const HOSTS_ENGINE: &str = "spiffe://kvasir.dev/ns/team/service/host/engine";
+const HOSTS_GATEWAY: &str = "spiffe://kvasir.dev/ns/team/service/host/gateway";
+
+#[test]
+fn a_guest_looks_at_its_hosts_certificate_where_the_operator_does_not_sign_that_whoever_signs_its_own() {
+    let (guest, _) = shared(&json!({ "mode": "Internal" }), &provides("hosts"));
+    let later = now() + SignedDuration::from_hours(24);
+    let signer = authority();
+    let problems = |secret: Found| look(&guest, &[("host-gateway-tls".to_owned(), secret)].into()).problems;
+    assert_eq!(
+        problems(secret(&signer, &[HOSTS_GATEWAY], later)),
+        [format!(
+            "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY}"
+        )]
+    );
+    assert!(problems(secret(&signer, &[HOSTS_GATEWAY, GATEWAY], later)).is_empty());
+    // One that the operator signs carries it.
+    let (guest, _) = shared(&provides("given"), &json!({ "mode": "Internal" }));
+    assert_eq!(host_secret(&guest), None);
+}
+
+#[test]
+fn a_certificate_that_does_not_speak_for_guests_takes_no_place_of_one_that_does_while_that_is_valid() {
+    let (_, host) = shared(&json!({ "mode": "Internal" }), &provides("hosts"));
+    let later = now() + SignedDuration::from_hours(24);
+    let signer = authority();
+    let mut in_place = secret(&signer, &[HOSTS_GATEWAY, GATEWAY], later);
+    in_place.ours = true;
+    let own = [HOSTS_ENGINE, HOSTS_GATEWAY];
+    let mut secrets: Secrets = [
+        ("host-gateway-tls".to_owned(), in_place),
+        (
+            "hosts".to_owned(),
+            secret(&signer, &own, later + SignedDuration::from_hours(24)),
+        ),
+        ("own".to_owned(), secret(&signer, &[identity::OPERATOR], later)),
+    ]
+    .into();
+    let offered = |secrets: &Secrets, at: Timestamp| {
+        offered(&host, &Subject::Gateway, secrets, &Settings::default(), at).is_some()
+    };
+    let at = now() + CLOCK_SKEW;
+    assert!(!offered(&secrets, at));
+    assert_eq!(
+        look(&host, &secrets).problems,
+        [format!(
+            "spec.tls.secretName: Secret hosts: its certificate doesn't carry the URI {GATEWAY}"
+        )]
+    );
+    // The host's own clients come first when there is nothing else.
+    assert!(offered(&secrets, later + SignedDuration::from_secs(1)));
+    secrets.insert(
+        "hosts".to_owned(),
+        secret(&signer, &[HOSTS_ENGINE, HOSTS_GATEWAY, GATEWAY], later),
+    );
+    assert!(offered(&secrets, at));
+    // A guest that no certificate carried so far waits, and its host doesn't.
+    secrets.insert("hosts".to_owned(), secret(&signer, &own, later));
+    let mut without = secret(&signer, &[HOSTS_GATEWAY], later);
+    without.ours = true;
+    secrets.insert("host-gateway-tls".to_owned(), without);
+    assert!(offered(&secrets, at));
 }
 
 #[test]
 fn a_hosts_certificate_must_speak_for_its_guest_and_be_of_an_authority_that_both_have() {
-    let (service, signer) = (guest(), authority());
+    let ((service, _), signer) = (shared(&provides("given"), &provides("hosts")), authority());
     let later = now() + SignedDuration::from_hours(24);
     // Whom the operator is vouched for by is between it and each service.
     let operators = authority();

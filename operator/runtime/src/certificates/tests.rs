@@ -201,7 +201,7 @@ fn shared(asked: &str, tls: &serde_json::Value) -> Validated {
                 "tls": tls,
             },
         });
-        serde_json::from_value::<kvasir_operator_api::InferenceService>(manifest).unwrap()
+        accepted(serde_json::from_value(manifest).unwrap())
     };
     let services = [
         manifest("chat", &json!({})),
@@ -218,6 +218,13 @@ fn shared(asked: &str, tls: &serde_json::Value) -> Validated {
     settings.known_kinds.insert(Kind::Certificate);
     let own = kvasir_operator_core::validate(service, &settings).unwrap();
     kvasir_operator_core::sharing::join(service, own, &services, &settings).unwrap()
+}
+
+/// With the status of a service whose spec was accepted.
+pub(super) fn accepted(mut service: InferenceService) -> InferenceService {
+    let spec = serde_json::to_string(&service.spec).unwrap();
+    service.status.get_or_insert_default().accepted_spec = Some(spec);
+    service
 }
 
 fn bundle(name: &str, controller: &str, trust: &str) -> (String, Found) {

@@ -106,10 +106,16 @@ pub(crate) fn view(
         own.or_else(|| other_in_place(service, subject, secrets, now))
     };
     let first_end = wanted.iter().filter_map(end).min();
+    let first_end = first_end.or((missing > 0).then_some(Timestamp::MAX))?;
+    // What the gateway of another service shows, whose certificates others make.
+    let hosts = given::view(service, &seen.children, wanted, secrets, settings, now);
     Some(CertificatesView {
-        first_end: first_end.or((missing > 0).then_some(Timestamp::MAX))?,
-        missing,
-        problems: Vec::new(),
+        first_end: hosts
+            .iter()
+            .map(|view| view.first_end)
+            .fold(first_end, Timestamp::min),
+        missing: missing + hosts.iter().map(|view| view.missing).sum::<usize>(),
+        problems: hosts.map(|view| view.problems).unwrap_or_default(),
     })
 }
 

@@ -15,7 +15,7 @@ use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kvasir_operator_api::{InferenceService, TlsMode};
-use kvasir_operator_core::identity;
+use kvasir_operator_core::{accepted, identity};
 
 use crate::cache::{Cache, ServiceKey};
 use crate::reconcile;
@@ -112,7 +112,8 @@ fn served_before(service: &InferenceService, moment: Timestamp) -> BTreeSet<i32>
 
 /// How long requests count when a canary is judged.
 fn window(service: &InferenceService) -> SignedDuration {
-    let canary = service.spec.rollout.canary.as_ref();
+    let spec = accepted::spec(service);
+    let canary = spec.as_ref().and_then(|spec| spec.rollout.canary.as_ref());
     let analysis = canary.map(|canary| canary.analysis.clone()).unwrap_or_default();
     SignedDuration::from_secs(analysis.window_seconds.into())
 }
@@ -149,7 +150,7 @@ fn key_namespace(service: &InferenceService) -> &str {
 
 /// How the engines of a service are reached; nothing while there is no certificate for it.
 pub(crate) fn link_to(service: &InferenceService, cache: &Cache) -> Option<Link> {
-    match service.spec.tls.mode {
+    match accepted::spec(service)?.tls.mode {
         TlsMode::Off => Some(Link::plain()),
         TlsMode::Internal | TlsMode::CertManager | TlsMode::Provided => {
             let own = cache.own(&reconcile::key(service))?;
@@ -172,7 +173,8 @@ pub(crate) fn leaders(
     cache: &Cache,
     key: &ServiceKey,
 ) -> BTreeMap<i32, SocketAddr> {
-    let Ok(port) = u16::try_from(service.spec.engine.ports.admin) else {
+    let port = accepted::spec(service).and_then(|spec| u16::try_from(spec.engine.ports.admin).ok());
+    let Some(port) = port else {
         return BTreeMap::new();
     };
     let pods = cache.snapshot(key).pods.into_iter();
