@@ -4,15 +4,14 @@ import base64
 import contextlib
 import subprocess
 import threading
-import time
 import types
 
 import pytest
 from authority import KEY, Authority
+from handover import OPERATOR, Watched, give
 from running import ACCOUNT, MERGE, NAME, typed, wait_until
 
 PATH = "/apis/cert-manager.io/v1/namespaces/{}/certificates"
-OPERATOR = "spiffe://kvasir.dev/operator"
 # As much of cert-manager's definition as a scripted issuer needs.
 DEFINITION = {
     **typed("CustomResourceDefinition"),
@@ -171,10 +170,6 @@ def test_an_issuer_that_is_no_authority_is_named(authority, kind, operators, spa
         wait_until(lambda: "SelfSigned" in space.message("CertificatesReady"), lambda: space.status())
 
 
-def give(space, authority, name, *uris):
-    space.api.apply({**typed("Secret"), "type": "kubernetes.io/tls", "metadata": {"name": name, "namespace": space.name}, "data": authority.data(uris)})
-
-
 def test_a_given_secret_is_judged_used_and_never_written(api, authority, operators, space):
     operators().wait_for("working")
     own = [f"spiffe://kvasir.dev/ns/{space.name}/service/chat/{part}" for part in ("engine", "gateway")]
@@ -204,45 +199,6 @@ def test_a_given_secret_is_judged_used_and_never_written(api, authority, operato
     api.delete("InferenceService", space.name, "chat")
     wait_until(lambda: not space.children(), lambda: list(space.children()))
     assert space.get("Secret", "given") and space.get("Secret", "ours")
-
-
-class Watched:
-    """Looks at the Secrets that pods mount: at every moment each one's authorities, as they were a while ago, vouch for every certificate."""
-
-    BEHIND = 4
-
-    def __init__(self, space, folder):
-        self.space, self.folder, self.history = space, folder, []
-
-    def data(self):
-        mounted = [name for name in (item["metadata"]["name"] for item in self.space.list("Secret")) if name.endswith(("-certificate", "-gateway-tls"))]
-        secrets = {name: self.space.get("Secret", name) for name in mounted}
-        return {name: {key: base64.b64decode(value) for key, value in secret["data"].items()} for name, secret in secrets.items() if secret}
-
-    def vouches(self, bundle, leaf):
-        (self.folder / "bundle").write_bytes(bundle)
-        (self.folder / "leaf").write_bytes(leaf)
-        return subprocess.run(["openssl", "verify", "-CAfile", self.folder / "bundle", self.folder / "leaf"], check=False, capture_output=True).returncode == 0
-
-    def look(self):
-        now, data = time.monotonic(), self.data()
-        self.history = [(at, old) for at, old in self.history if now - at <= self.BEHIND] + [(now, data)]
-        shown = {secret["tls.crt"] for secret in data.values()}
-        for bundle in {secret["ca.crt"] for _, old in (self.history[0], self.history[-1]) for name, secret in old.items() if name in data}:
-            for leaf in shown:
-                assert self.vouches(bundle, leaf)
-        return data
-
-    def until_signed_by(self, authority, but=None):
-        """All of them, and nobody else is trusted any more. Without an authority: by another one than `but`."""
-        one, not_one = ((of.folder / "ca.crt").read_bytes() if of else None for of in (authority, but))
-
-        def switched():
-            data = self.look()
-            bundles = {secret["ca.crt"] for secret in data.values()}
-            return len(data) == 2 and len(bundles) == 1 and next(iter(bundles)).count(b"BEGIN") == 1 and bundles != {not_one} and (one is None or bundles == {one})
-
-        wait_until(switched, lambda: self.space.status(), 90)
 
 
 def test_48_the_authority_of_a_living_service_can_be_changed_in_every_way(api, authority, kind, operators, space, tmp_path, tmp_path_factory):
