@@ -144,10 +144,10 @@ def test_what_runs_keeps_its_certificates_when_its_spec_is_refused(api, space, o
     for name in ("chat-gateway-tls", "chat-g0-certificate"):
         comes_back(api, space, name)
     assert space.uids() == before and space.get("Deployment", "chat-gateway")
-    # Whatever else happens is answered too: by the spec that was accepted last, which an operator that starts now knows.
-    api.delete("Pod", space.name, "chat-g0-0")
+    # Whatever else happens is answered too: by the spec that was accepted last.
+    old = space.get("StatefulSet", "chat-g0")["metadata"]["uid"]
     api.delete("StatefulSet", space.name, "chat-g0")
-    space.wait("EnginesReady", "False")
+    wait_until(lambda: [group for group in space.groups() if group["metadata"]["uid"] != old], "another group", 60)
     space.wait("EnginesReady", "True")
     assert space.condition("Ready") == ("False", "NotAccepted")
     assert any("spec.autoscaling" in event["note"] and event["type"] == "Warning" for event in space.events())
