@@ -125,7 +125,7 @@ reasons! {
     AnonymousNotAllowed,
     /// Accepted: podOverrides touches what the operator owns.
     OverrideForbidden,
-    /// Accepted: an object that isn't this service's has a name that it needs.
+    /// Accepted, EnginesReady: an object that isn't this service's has a name that it needs.
     NameCollision,
     /// Accepted: a quota of the namespace forbids the pods.
     QuotaExceeded,

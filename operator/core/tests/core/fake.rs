@@ -18,6 +18,8 @@ use kvasir_operator_core::observed::{
 use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, status};
 use serde_json::{Value, json};
 
+use crate::reasons;
+
 /// Uid of the service.
 pub(crate) const UID: &str = "service-uid";
 
@@ -86,6 +88,10 @@ pub(crate) struct Fake {
     pub(crate) broken: BTreeSet<String>,
     /// What they end with.
     pub(crate) broken_exit_code: i32,
+    /// The last line of their log.
+    pub(crate) broken_line: String,
+    /// Ranks don't find each other: engines run and none becomes ready.
+    pub(crate) parted: bool,
     /// Kind of which the API server takes no new object, and what it answers.
     pub(crate) refuses: Option<(Kind, FailedWrite)>,
     pub(crate) failed_writes: BTreeMap<ObjectRef, FailedWrite>,
@@ -120,6 +126,8 @@ impl Fake {
             now: "2026-11-29T12:00:00Z".parse().unwrap(),
             broken: BTreeSet::new(),
             broken_exit_code: 1,
+            broken_line: String::new(),
+            parted: false,
             refuses: None,
             failed_writes: BTreeMap::new(),
             writes: 0,
@@ -217,6 +225,7 @@ impl Fake {
 
     /// Over the version that was read, and before anything else. Whether that is still the one.
     fn write_status(&mut self, new: InferenceServiceStatus, version: u64) -> bool {
+        reasons::check(&new);
         let is_fresh = version == self.version;
         if is_fresh && self.service.status.as_ref() != Some(&new) {
             self.service.status = Some(new);
@@ -330,11 +339,15 @@ impl Fake {
         self.remove_left_pods();
         self.create_missing_pods();
         for pod in self.pods.values_mut() {
-            let exit_code = self
-                .broken
-                .contains(&pod.revision)
-                .then_some(self.broken_exit_code);
-            advance(pod, &self.nodes, exit_code);
+            let end = Terminated {
+                exit_code: self.broken_exit_code,
+                reason: "Error".to_owned(),
+                message: Some(self.broken_line.clone()),
+                at: None,
+            };
+            let end = self.broken.contains(&pod.revision).then_some(end);
+            advance(pod, &self.nodes, end);
+            pod.view.ready &= pod.view.is_gateway || !self.parted;
         }
     }
 
@@ -557,8 +570,8 @@ fn claims(object: &Value) -> Vec<[Value; 2]> {
     claims.into_iter().flatten().map(given).collect()
 }
 
-/// `exit_code` is what the pod's engine ends with, if it is broken.
-fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, exit_code: Option<i32>) {
+/// `end` is how the pod's engine ends, if it is broken.
+fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, end: Option<Terminated>) {
     let view = &mut pod.view;
     if view.deleting {
         return;
@@ -577,16 +590,11 @@ fn advance(pod: &mut Pod, nodes: &BTreeMap<String, NodeView>, exit_code: Option<
         return;
     }
     pod.age += 1;
-    if let Some(exit_code) = exit_code.filter(|_| !view.is_gateway) {
+    if let Some(end) = end.filter(|_| !view.is_gateway) {
         view.ready = false;
         view.restarts += i32::from(pod.age.is_multiple_of(3));
         view.waiting = Some("CrashLoopBackOff".to_owned());
-        view.terminated = Some(Terminated {
-            exit_code,
-            reason: "Error".to_owned(),
-            message: None,
-            at: None,
-        });
+        view.terminated = Some(end);
         return;
     }
     view.waiting = None;

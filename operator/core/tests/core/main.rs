@@ -15,6 +15,7 @@ mod fields;
 mod laws;
 mod manifests;
 mod policies;
+mod reasons;
 mod recovery;
 mod refused;
 mod rendered;
