@@ -5,13 +5,12 @@
 //! as `Accepted=False`. A field that is known and can't be honoured is always refused, never ignored.
 
 mod guest;
-mod idle;
+mod ignored;
 mod names;
 mod network;
 mod overrides;
 mod resources;
 mod unknown;
-mod unsupported;
 
 use kvasir_config::model_url;
 use kvasir_operator_api::names::Names;
@@ -117,8 +116,7 @@ pub fn validate(service: &InferenceService, settings: &Settings) -> Result<Valid
     let spec = &service.spec;
     let mut errors = Vec::new();
     accepted::check(spec, &mut errors);
-    unsupported::check(spec, &mut errors);
-    idle::check(spec, &mut errors);
+    ignored::check(spec, &mut errors);
     let shape = shape(spec, settings, &mut errors);
     source(spec, settings, &mut errors);
     anonymous(service, &mut errors);
