@@ -7,13 +7,13 @@ use kube::api::DynamicObject;
 use kvasir_operator_api::TlsMode;
 use kvasir_operator_core::certificates::Subject;
 use kvasir_operator_core::child::{Kind, Live};
-use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, PRIVATE_KEY_KEY, TRUST_KEY};
+use kvasir_operator_core::identity::{self, PRIVATE_KEY_KEY, TRUST_KEY};
 use kvasir_operator_core::observed::CertificatesView;
 use kvasir_operator_core::{Settings, Validated};
-use x509_parser::pem::parse_x509_pem;
 
 use super::anchors::{Anchors, links};
-use super::held::{Data, contradicts, names_of, text, validity};
+use super::held::{Data, text};
+use super::leaf::{self, FoundLeaf, NoLeaf};
 use super::{Found, Made, OwnIdentity, Secrets};
 
 /// How often Secrets are looked at while one of them lacks something.
@@ -155,12 +155,8 @@ pub(super) fn offered(
     let expected = expected
         .into_iter()
         .find(|expected| !others.contains(&Some(expected.secret.clone())))?;
-    let data = &secrets.get(&expected.secret)?.data;
-    judge(Some(data), &expected.uris, now).ok()?;
-    Some(Made {
-        certificate: text(data, CERTIFICATE_KEY)?,
-        key: text(data, PRIVATE_KEY_KEY)?,
-    })
+    let found = secrets.get(&expected.secret).map(|found| &found.data);
+    Some(judge(found, &expected.uris, now).ok()?.made)
 }
 
 /// The Certificate that cert-manager wrote a Secret for. Nothing where the Secret has a controller already, as with cert-manager's option
@@ -206,8 +202,8 @@ pub(super) fn view(
     for expected in expected {
         let found = secrets.get(&expected.secret).map(|found| &found.data);
         match judge(found, &expected.uris, now) {
-            Ok(end) => {
-                view.first_end = view.first_end.min(end);
+            Ok(found) => {
+                view.first_end = view.first_end.min(found.end);
                 sound.push((expected, found));
             }
             Err(problem) => {
@@ -229,17 +225,16 @@ pub(super) fn view(
 }
 
 /// Which of the certificates nobody would trust: pods and the operator trust the authorities of all these Secrets.
-fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<String> {
-    let read = |data: Option<&Data>, key: &str| data.and_then(|data| text(data, key)).unwrap_or_default();
+fn strangers(service: &Validated, sound: &[(Expected, FoundLeaf)]) -> Vec<String> {
     let mut authorities = Anchors::default();
-    for (_, data) in sound {
-        authorities.add(&read(*data, TRUST_KEY));
+    for (_, found) in sound {
+        authorities.add(&found.trust);
     }
     let mut problems = Vec::new();
-    for (shown, data) in sound {
-        let chain = read(*data, CERTIFICATE_KEY);
+    for (shown, found) in sound {
+        let chain = &found.made.certificate;
         let field = shown.field.map(|field| format!("{field}: ")).unwrap_or_default();
-        let of_itself = links(&chain)
+        let of_itself = links(chain)
             .first()
             .is_some_and(|leaf| leaf.issuer == leaf.subject);
         if of_itself && service.spec.tls.mode == TlsMode::CertManager {
@@ -248,7 +243,7 @@ fn strangers(service: &Validated, sound: &[(Expected, Option<&Data>)]) -> Vec<St
                  that others could trust; name one of kind CA, for example one that a SelfSigned issuer made the certificate of",
                 shown.secret
             ));
-        } else if authorities.signers(&chain).is_empty() {
+        } else if authorities.signers(chain).is_empty() {
             problems.push(format!(
                 "{field}Secret {}: its certificate isn't signed by an authority in its {TRUST_KEY}",
                 shown.secret
@@ -273,45 +268,35 @@ fn refusal(children: &[Live], name: &str) -> Option<String> {
 /// What the operator presents itself with, once it is there.
 pub(super) fn own(service: &Validated, secrets: &Secrets, now: Timestamp) -> Option<OwnIdentity> {
     let data = &secrets.get(&own_secret(service)?)?.data;
-    let until = judge(Some(data), &[identity::OPERATOR.to_owned()], now).ok()?;
+    let found = judge(Some(data), &[identity::OPERATOR.to_owned()], now).ok()?;
     Some(OwnIdentity {
-        made: Made {
-            certificate: text(data, CERTIFICATE_KEY)?,
-            key: text(data, PRIVATE_KEY_KEY)?,
-        },
-        trust: text(data, TRUST_KEY)?,
-        until,
+        made: found.made,
+        trust: found.trust,
+        until: found.end,
         is_internal: false,
     })
 }
 
-/// When the certificate ends, or what is wrong with it. Whether a key of a kind that is unknown here belongs to it is for TLS to say.
-fn judge(data: Option<&Data>, uris: &[String], now: Timestamp) -> Result<Timestamp, String> {
+/// The certificate, or what is wrong with it. Whether a key of a kind that is unknown here belongs to it is for TLS to say.
+fn judge(data: Option<&Data>, uris: &[String], now: Timestamp) -> Result<FoundLeaf, String> {
     let data = data.ok_or("it doesn't exist yet")?;
-    for key in [CERTIFICATE_KEY, PRIVATE_KEY_KEY, TRUST_KEY] {
-        if text(data, key).is_none_or(|value| value.trim().is_empty()) {
-            return Err(format!("it has no {key}"));
-        }
+    let found = leaf::read(data).map_err(|error| error.to_string())?;
+    if found.trust.trim().is_empty() {
+        return Err(NoLeaf::Lacks(TRUST_KEY).to_string());
     }
-    let certificate = text(data, CERTIFICATE_KEY).unwrap_or_default();
-    let unreadable = || format!("its {CERTIFICATE_KEY} is no certificate");
-    let (_, pem) = parse_x509_pem(certificate.as_bytes()).map_err(|_| unreadable())?;
-    let certificate = pem.parse_x509().map_err(|_| unreadable())?;
-    let (begin, end) = validity(&certificate).ok_or_else(unreadable)?;
-    let names = names_of(&certificate);
-    if let Some(missing) = uris.iter().find(|uri| !names.uris.contains(uri)) {
+    if let Some(missing) = uris.iter().find(|uri| !found.names.uris.contains(uri)) {
         return Err(format!("its certificate doesn't carry the URI {missing}"));
     }
-    if contradicts(&text(data, PRIVATE_KEY_KEY).unwrap_or_default(), &certificate) {
+    if found.has_its_key() == Some(false) {
         return Err(format!("its {PRIVATE_KEY_KEY} isn't the key of its certificate"));
     }
-    if end <= now {
-        return Err(format!("its certificate ended at {end}"));
+    if found.end <= now {
+        return Err(format!("its certificate ended at {}", found.end));
     }
-    if begin > now {
-        return Err(format!("its certificate begins at {begin}"));
+    if found.begin > now {
+        return Err(format!("its certificate begins at {}", found.begin));
     }
-    Ok(end)
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What is said of certificates that somebody else makes.
 
 use kvasir_operator_core::certificates::CLOCK_SKEW;
-use kvasir_operator_core::identity::Identity;
+use kvasir_operator_core::identity::{CERTIFICATE_KEY, Identity};
 use serde_json::json;
 
 use super::super::held::{self, HeldAuthority};

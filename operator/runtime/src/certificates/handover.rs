@@ -8,16 +8,14 @@ use kvasir_operator_core::certificates::{CLOCK_SKEW, Subject};
 use kvasir_operator_core::handover::{
     self as rules, AuthorityId, Candidate, Choice, Holder, InPlace, Standing, Standings,
 };
-use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, PRIVATE_KEY_KEY, TRUST_KEY};
+use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, TRUST_KEY};
 use kvasir_operator_core::observed::{HandoverView, Waiting};
 use kvasir_operator_core::{Settings, Validated};
-use x509_parser::pem::parse_x509_pem;
 
 use super::anchors::Anchors;
-use super::given;
-use super::held::{Data, HeldAuthority, names_of, text, validity};
+use super::held::{Data, HeldAuthority, text};
 use super::issue::Made;
-use super::{Secrets, bytes};
+use super::{Secrets, bytes, given, leaf};
 
 /// Key of what is remembered of authorities that not all pods trust yet, or that nobody needs any more, in the trust bundle.
 const STANDINGS_KEY: &str = "standings";
@@ -322,8 +320,8 @@ impl<'a> Handover<'a> {
             .secrets
             .get(&identity::secret(&self.seen.service.names, subject))?
             .data;
-        let found = leaf(data)?;
-        if !names_subject(self.seen.service, subject, &found.uris) {
+        let found = leaf::read(data).ok()?;
+        if !names_subject(self.seen.service, subject, &found.names.uris) {
             return None;
         }
         let middle = found
@@ -351,13 +349,17 @@ impl<'a> Handover<'a> {
                 found.ours
                     && (**name == names.gateway_certificate() || names.group_of_certificate(name).is_some())
             })
-            .filter_map(|(_, found)| leaf(&found.data))
+            .filter_map(|(_, found)| leaf::read(&found.data).ok())
             .filter(|leaf| self.seen.now < leaf.end && leaf.begin <= self.seen.now);
         let shared = found.find(|leaf| {
-            let others = leaf.uris.iter().any(|uri| uri.contains(identity::GROUP_PART));
+            let others = leaf
+                .names
+                .uris
+                .iter()
+                .any(|uri| uri.contains(identity::GROUP_PART));
             !others
-                && leaf.uris.contains(&identity::engine(self.seen.service))
-                && names_subject(self.seen.service, subject, &leaf.uris)
+                && leaf.names.uris.contains(&identity::engine(self.seen.service))
+                && names_subject(self.seen.service, subject, &leaf.names.uris)
         })?;
         Some(self.offer(shared.made))
     }
@@ -433,34 +435,10 @@ fn remembered(bundle: Option<&Data>) -> BTreeMap<AuthorityId, Standing> {
     lines.lines().filter_map(read).collect()
 }
 
-struct FoundLeaf {
-    made: Made,
-    uris: Vec<String>,
-    begin: Timestamp,
-    end: Timestamp,
-}
-
-/// The certificate in a Secret, whoever signed it.
-fn leaf(data: &Data) -> Option<FoundLeaf> {
-    let made = Made {
-        certificate: text(data, CERTIFICATE_KEY)?,
-        key: text(data, PRIVATE_KEY_KEY)?,
-    };
-    let (_, pem) = parse_x509_pem(made.certificate.as_bytes()).ok()?;
-    let certificate = pem.parse_x509().ok()?;
-    let (begin, end) = validity(&certificate)?;
-    Some(FoundLeaf {
-        uris: names_of(&certificate).uris,
-        begin,
-        end,
-        made,
-    })
-}
-
 /// When the certificate in a Secret ends, whoever signed it, if it can speak for the subject.
 pub(super) fn end_of(service: &Validated, subject: &Subject, data: &Data) -> Option<Timestamp> {
-    let found = leaf(data)?;
-    names_subject(service, subject, &found.uris).then_some(found.end)
+    let found = leaf::read(data).ok()?;
+    names_subject(service, subject, &found.names.uris).then_some(found.end)
 }
 
 /// Whether a certificate with these names can speak for a subject. One of a group speaks for no other group.

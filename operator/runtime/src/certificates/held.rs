@@ -6,15 +6,15 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use kvasir_operator_core::Validated;
 use kvasir_operator_core::certificates::{Authority, CLOCK_SKEW, Leaf, Subject};
-use kvasir_operator_core::identity::{self, CERTIFICATE_KEY, Identity, PRIVATE_KEY_KEY, TRUST_KEY};
+use kvasir_operator_core::identity::{self, Identity};
 use rcgen::{KeyPair, PublicKeyData};
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::x509::X509Name;
 
-use super::Secrets;
 use super::issue::{AUTHORITY_NAME, Made};
+use super::{Secrets, leaf};
 
 /// Data of a Secret.
 pub(crate) type Data = BTreeMap<String, ByteString>;
@@ -93,7 +93,7 @@ fn read_authority(made: Made) -> Option<HeldAuthority> {
         serial: serial(certificate.subject())?,
         not_before: begin.saturating_add(CLOCK_SKEW).ok()?,
         not_after: end,
-        can_sign: belongs(&made.key, &certificate),
+        can_sign: is_key_of(&made.key, certificate.public_key().raw) == Some(true),
     };
     certificate
         .is_ca()
@@ -141,44 +141,26 @@ pub(super) fn leaf(
     subject: &Subject,
     names: &Identity,
 ) -> Option<HeldLeaf> {
-    let made = Made {
-        certificate: text(data, CERTIFICATE_KEY)?,
-        key: text(data, PRIVATE_KEY_KEY)?,
-    };
-    let (_, pem) = parse_x509_pem(made.certificate.as_bytes()).ok()?;
-    let certificate = pem.parse_x509().ok()?;
-    if !belongs(&made.key, &certificate) {
+    let found = leaf::read(data).ok()?;
+    if let Subject::Group { id, uid } = subject
+        && !found.names.uris.contains(&identity::group(service, *id, uid))
+    {
+        // Of an earlier group of this id.
         return None;
     }
-    let (not_before, not_after) = validity(&certificate)?;
-    let found = names_of(&certificate);
-    let found_subject = match subject {
-        Subject::Gateway => subject.clone(),
-        Subject::Group { id, uid } => {
-            let expected = identity::group(service, *id, uid);
-            if found.uris.contains(&expected) {
-                subject.clone()
-            } else {
-                // Of an earlier group of this id.
-                return None;
-            }
-        }
-    };
-    if found != *names {
+    if found.has_its_key() != Some(true) || found.names != *names {
         return None;
     }
     let leaf = Leaf {
-        subject: found_subject,
-        authority: serial(certificate.issuer())?,
-        not_before: not_before.saturating_add(CLOCK_SKEW).ok()?,
-        not_after,
+        subject: subject.clone(),
+        authority: found.issuer?,
+        not_before: found.begin.saturating_add(CLOCK_SKEW).ok()?,
+        not_after: found.end,
     };
-    let trust = text(data, TRUST_KEY).unwrap_or_default();
-    let signed_by = signing_key(&certificate);
     Some(HeldLeaf {
         leaf,
-        trust,
-        signed_by,
+        trust: found.trust,
+        signed_by: found.signed_by,
     })
 }
 
@@ -186,14 +168,10 @@ pub(super) fn text(data: &Data, key: &str) -> Option<String> {
     String::from_utf8(data.get(key)?.0.clone()).ok()
 }
 
-/// Whether the private key is that of the certificate.
-fn belongs(key: &str, certificate: &X509Certificate<'_>) -> bool {
-    KeyPair::from_pem(key).is_ok_and(|key| key.subject_public_key_info() == certificate.public_key().raw)
-}
-
-/// Whether the private key can be read and is another certificate's.
-pub(super) fn contradicts(key: &str, certificate: &X509Certificate<'_>) -> bool {
-    KeyPair::from_pem(key).is_ok_and(|key| key.subject_public_key_info() != certificate.public_key().raw)
+/// Whether the private key is that of the public one; nothing where it can't be read.
+pub(super) fn is_key_of(key: &str, public: &[u8]) -> Option<bool> {
+    let key = KeyPair::from_pem(key).ok()?;
+    Some(key.subject_public_key_info() == public)
 }
 
 /// What the certificate calls its own key.
@@ -226,23 +204,7 @@ pub(super) fn validity(certificate: &X509Certificate<'_>) -> Option<(Timestamp, 
 }
 
 /// Serial number of the authority with that name.
-fn serial(name: &X509Name<'_>) -> Option<u64> {
+pub(super) fn serial(name: &X509Name<'_>) -> Option<u64> {
     let name = name.iter_common_name().next()?.as_str().ok()?;
     name.strip_prefix(AUTHORITY_NAME)?.parse().ok()
-}
-
-pub(super) fn names_of(certificate: &X509Certificate<'_>) -> Identity {
-    let mut names = Identity::default();
-    let extension = certificate.subject_alternative_name().ok().flatten();
-    for name in extension
-        .iter()
-        .flat_map(|extension| &extension.value.general_names)
-    {
-        match name {
-            GeneralName::DNSName(dns) => names.dns.push((*dns).to_owned()),
-            GeneralName::URI(uri) => names.uris.push((*uri).to_owned()),
-            _ => {}
-        }
-    }
-    names
 }

@@ -13,6 +13,7 @@ mod handover;
 mod handover_tests;
 mod held;
 mod issue;
+mod leaf;
 #[cfg(test)]
 mod tests;
 mod view;
