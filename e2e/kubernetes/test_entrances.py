@@ -33,6 +33,7 @@ DEFINITIONS = [
     definition(GATEWAY_API, "BackendTLSPolicy", "backendtlspolicies"),
     definition(PROMETHEUS, "PodMonitor", "podmonitors"),
     definition(PROMETHEUS, "ServiceMonitor", "servicemonitors"),
+    definition(PROMETHEUS, "PrometheusRule", "prometheusrules"),
 ]
 
 
@@ -115,6 +116,29 @@ def test_a_service_monitor_replaces_the_pod_monitor_and_selects_every_pods_metri
 
     pods = {pod["metadata"]["name"] for component in ("engine", "gateway") for pod in space.pods(component)}
     wait_until(lambda: found() == pods, lambda: f"{found()} instead of {pods}")
+
+
+def test_what_somebody_changes_is_set_back_and_what_nobody_wants_goes(api, kinds, operators, space):
+    operators().wait_for("working")
+    gateway = {"replicas": 1, "auth": {"apiKeySecrets": [{"name": "keys"}]}}
+    gateway |= {"route": {"parentRefs": [{"name": "edge"}]}, "ingress": {"host": HOST}}
+    space.create(gateway=gateway, observability={"podMonitor": True, "rules": True})
+    space.ready()
+    assert space.list("Ingress")
+
+    def set_back(group, plural):
+        [made] = wait_until(lambda: listed(api, space, group, plural), plural)
+        path = f"/apis/{group}/v1/namespaces/{space.name}/{plural}/{made['metadata']['name']}"
+        api.request("PATCH", path, {"spec": {"edited": "by somebody"}}, MERGE)
+        wait_until(lambda: api.request("GET", path)["spec"] == made["spec"], lambda: api.request("GET", path))
+
+    for group, plural in [(GATEWAY_API, "httproutes"), (GATEWAY_API, "backendtlspolicies"), (PROMETHEUS, "podmonitors"), (PROMETHEUS, "prometheusrules")]:
+        set_back(group, plural)
+    space.change({"observability": {"serviceMonitor": True}})
+    set_back(PROMETHEUS, "servicemonitors")
+    space.change({"gateway": {"route": None, "ingress": None}, "observability": {"podMonitor": False, "serviceMonitor": False, "rules": False}})
+    left = lambda: [made["kind"] for item in DEFINITIONS for made in listed(api, space, item["spec"]["group"], item["spec"]["names"]["plural"])]  # noqa: E731
+    wait_until(lambda: not left() and not space.list("Ingress"), left)
 
 
 def test_a_kind_that_the_cluster_loses_is_forgotten_and_holds_nothing_up(api, kinds, operators, space):

@@ -1,7 +1,7 @@
-"""Last of all: the chart's rights were enough for every operator that ran, and none had more to do with than it may."""
+"""Last of all: the chart's rights were enough for every operator that ran, and none of them was for nothing."""
 
 import pytest
-from running import ACCOUNT, when
+from running import ACCOUNT, NAME, when
 
 
 @pytest.mark.last
@@ -23,3 +23,39 @@ def test_no_operator_panicked(tmp_path_factory):
     logs = list(tmp_path_factory.getbasetemp().rglob("operator-*.log"))
     assert logs
     assert [log for log in logs if "panicked at" in log.read_text()] == []
+
+
+# Rights that no request shows.
+UNSEEN = {
+    ("kvasir.dev", "inferenceservices/finalizers", "update"): "asked for where the admission plugin OwnerReferencesPermissionEnforcement runs",
+    ("authentication.k8s.io", "tokenreviews", "create"): "the operator gives it to gateways, and nobody gives rights that they lack",
+}
+
+
+def given(api):
+    """By role of the chart: group, resource and verb of each right. Those for people are for whatever kubectl does."""
+    roles = [role for kind in ("ClusterRole", "Role") for role in api.list(kind, labels="app.kubernetes.io/instance=kvasir")]
+    for role in roles:
+        if not any("/aggregate-to-" in label for label in role["metadata"]["labels"]):
+            yield role["metadata"]["name"], {
+                (group, resource, verb) for rule in role["rules"] for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def used(cluster, is_asked_by):
+    """What was asked for, and may be: whether it was there or not."""
+    for event in cluster.audit():
+        code = event.get("responseStatus", {}).get("code", 0)
+        if is_asked_by(event["user"]["username"]) and (code < 400 or code in (404, 409)) and "objectRef" in event:
+            about = event["objectRef"]
+            resource = "/".join(about[key] for key in ("resource", "subresource") if key in about)
+            yield about.get("apiGroup", ""), resource, event["verb"]
+
+
+@pytest.mark.last
+def test_every_right_was_used_or_says_why_it_is_there(api, cluster, whole_run):
+    operators = set(used(cluster, lambda user: user == ACCOUNT))
+    gateways = set(used(cluster, lambda user: user.startswith("system:serviceaccount:test-")))
+    rights = dict(given(api))
+    reviewers = rights.pop(f"{NAME}-token-reviewers")
+    assert sorted(reviewers - gateways) == []
+    assert sorted(set().union(*rights.values()) - operators) == sorted(UNSEEN)

@@ -33,10 +33,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "kvasir.rules" -}}
 - apiGroups: [kvasir.dev]
   resources: [inferenceservices]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [kvasir.dev]
   resources: [inferenceservices/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # Owner references that block deletion need it where OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [kvasir.dev]
   resources: [inferenceservices/finalizers]
