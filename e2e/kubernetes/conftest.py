@@ -1,9 +1,12 @@
 """One control plane with played nodes for all tests of this folder, and the chart in it."""
 
 import os
+import pathlib
 
+import issuing
 import pytest
-from running import ROOT, Api, Cluster, Operator, Space, Wire
+from authority import Authority
+from running import ROOT, Api, Cluster, Operator, Space, Wire, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +70,37 @@ def operators(cluster, chart, space, tmp_path, wire):
     yield start
     for operator in started:
         operator.stop()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def cert_manager(api, chart):
+    """The cluster knows Certificates."""
+    api.apply(issuing.DEFINITION)
+    name = issuing.DEFINITION["metadata"]["name"]
+
+    def established():
+        conditions = api.get("CustomResourceDefinition", None, name).get("status", {}).get("conditions") or []
+        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+    wait_until(established, "the definition of Certificates")
+    yield
+    api.delete("CustomResourceDefinition", None, name)
+    wait_until(lambda: not api.get("CustomResourceDefinition", None, name), "the definition goes")
+
+
+@pytest.fixture
+def whole_run(request):
+    """What only a run of all tests shows."""
+    chosen = request.config.option
+    files = {item.path.name for item in request.session.items}
+    everything = {path.name for path in pathlib.Path(__file__).parent.glob("test_*.py")}
+    if chosen.keyword or chosen.markexpr or files != everything or any("::" in argument for argument in request.config.args):
+        pytest.skip("it judges a run of all tests")
 
 
 def pytest_collection_modifyitems(items):

@@ -44,7 +44,7 @@ class Watched:
             assert self.vouches(bundle, leaf)
         return data
 
-    def until_signed_by(self, authority, but=None):
+    def until_signed_by(self, authority, but=None, seconds=90):
         """All of them, and nobody else is trusted any more. Without an authority: by another one than `but`."""
         one, not_one = ((of.folder / "ca.crt").read_bytes() if of else None for of in (authority, but))
 
@@ -53,4 +53,4 @@ class Watched:
             bundles = {secret["ca.crt"] for secret in data.values()}
             return len(data) == 2 and len(bundles) == 1 and next(iter(bundles)).count(b"BEGIN") == 1 and bundles != {not_one} and (one is None or bundles == {one})
 
-        wait_until(switched, lambda: self.space.status(), 90)
+        wait_until(switched, lambda: self.space.status(), seconds)

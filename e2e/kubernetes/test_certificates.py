@@ -1,117 +1,16 @@
 """Certificates that somebody else makes, and the one right beyond a namespace that gateways may have."""
 
 import base64
-import contextlib
 import subprocess
-import threading
 import types
 
-import pytest
 from authority import KEY, Authority
 from handover import OPERATOR, Watched, give
-from running import ACCOUNT, MERGE, NAME, typed, wait_until
-
-PATH = "/apis/cert-manager.io/v1/namespaces/{}/certificates"
-# As much of cert-manager's definition as a scripted issuer needs.
-DEFINITION = {
-    **typed("CustomResourceDefinition"),
-    "metadata": {"name": "certificates.cert-manager.io"},
-    "spec": {
-        "group": "cert-manager.io", "scope": "Namespaced", "names": {"kind": "Certificate", "listKind": "CertificateList", "plural": "certificates", "singular": "certificate"},
-        "versions": [{
-            "name": "v1", "served": True, "storage": True, "subresources": {"status": {}},
-            "schema": {"openAPIV3Schema": {
-                "type": "object",
-                "properties": {
-                    "spec": {
-                        "type": "object", "required": ["secretName", "issuerRef"],
-                        "properties": {
-                            "secretName": {"type": "string"},
-                            "secretTemplate": {"type": "object", "properties": {"labels": {"type": "object", "additionalProperties": {"type": "string"}}}},
-                            "duration": {"type": "string"}, "renewBefore": {"type": "string"},
-                            "dnsNames": {"type": "array", "items": {"type": "string"}}, "uris": {"type": "array", "items": {"type": "string"}},
-                            "usages": {"type": "array", "items": {"type": "string"}},
-                            "privateKey": {"type": "object", "properties": {
-                                "algorithm": {"type": "string", "enum": ["RSA", "ECDSA", "Ed25519"]}, "size": {"type": "integer"},
-                                "encoding": {"type": "string", "enum": ["PKCS1", "PKCS8"]}, "rotationPolicy": {"type": "string", "enum": ["Never", "Always"]}}},
-                            "issuerRef": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "kind": {"type": "string"}, "group": {"type": "string"}}},
-                        },
-                    },
-                    "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                },
-            }},
-        }],
-    },
-}
+from issuing import MANAGED, Issuer
+from running import ACCOUNT, MERGE, NAME, wait_until
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture
-def kind(api, chart):
-    """The cluster knows Certificates."""
-    api.apply(DEFINITION)
-    name = DEFINITION["metadata"]["name"]
-
-    def established():
-        conditions = api.get("CustomResourceDefinition", None, name).get("status", {}).get("conditions") or []
-        return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-
-    wait_until(established, "the definition of Certificates")
-    yield
-    api.delete("CustomResourceDefinition", None, name)
-    wait_until(lambda: not api.get("CustomResourceDefinition", None, name), "the definition goes")
-
-
-class Issuer:
-    """Does what cert-manager does: writes each Certificate's Secret, and then says so in its status."""
-
-    def __init__(self, api, space, authority):
-        self.api, self.space, self.authority = api, space, authority
-        self.path = PATH.format(space.name)
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self.run, daemon=True)
-
-    def certificates(self):
-        return {item["metadata"]["name"]: item for item in self.api.request("GET", self.path)["items"]}
-
-    def run(self):
-        while not self.stop.wait(0.2):
-            for name, item in self.certificates().items():
-                if not item.get("status"):
-                    self.issue(name, item["spec"])
-
-    def issue(self, name, spec):
-        self.space.api.apply({
-            **typed("Secret"), "type": "kubernetes.io/tls",
-            "metadata": {
-                "name": spec["secretName"], "namespace": self.space.name, "labels": spec["secretTemplate"]["labels"],
-                "annotations": {"cert-manager.io/certificate-name": name}},
-            "data": self.authority.data(spec["uris"], spec.get("dnsNames", [])),
-        }, manager="cert-manager-certificates-issuing")
-        self.say(name, "True", "Ready", "Certificate is up to date and has not expired")
-
-    def say(self, name, status, reason, message):
-        condition = {"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-30T00:00:00Z"}
-        self.api.request("PATCH", f"{self.path}/{name}/status", {"status": {"conditions": [condition]}}, MERGE)
-
-    @contextlib.contextmanager
-    def working(self):
-        self.thread.start()
-        try:
-            yield
-        finally:
-            self.stop.set()
-            self.thread.join()
-
-
-MANAGED = {"mode": "CertManager", "issuerRef": {"name": "ours"}}
-
-
-def test_cert_manager_makes_all_certificates_and_they_go_with_their_groups(api, authority, kind, operators, space):
+def test_cert_manager_makes_all_certificates_and_they_go_with_their_groups(api, authority, cert_manager, operators, space):
     operators().wait_for("working")
     space.create(replicas=2, tls=MANAGED)
     issuer = Issuer(api, space, authority)
@@ -153,7 +52,7 @@ def test_without_cert_manager_its_mode_is_refused(api, operators, space):
     assert not space.groups()
 
 
-def test_an_issuer_that_is_no_authority_is_named(authority, kind, operators, space):
+def test_an_issuer_that_is_no_authority_is_named(authority, cert_manager, operators, space):
     operators().wait_for("working")
     space.create(tls=MANAGED)
     issuer = Issuer(space.api, space, authority)
@@ -201,7 +100,7 @@ def test_a_given_secret_is_judged_used_and_never_written(api, authority, operato
     assert space.get("Secret", "given") and space.get("Secret", "ours")
 
 
-def test_48_the_authority_of_a_living_service_can_be_changed_in_every_way(api, authority, kind, operators, space, tmp_path, tmp_path_factory):
+def test_48_the_authority_of_a_living_service_can_be_changed_in_every_way(api, authority, cert_manager, operators, space, tmp_path, tmp_path_factory):
     """kserve PR#5716: the old mode lived on in some pods. Here no pod is replaced: all of them trust the next authority before anybody shows a
     certificate by it, and the old one until nobody does any more."""
     operators("--trust-time=6", "--resync=5").wait_for("working")

@@ -6,6 +6,7 @@ import subprocess
 import yaml
 from authority import Authority
 from handover import OPERATOR, Watched, give
+from issuing import MANAGED, Issuer
 from running import wait_until
 
 KEYS = {"apiKeySecrets": [{"name": "keys"}]}
@@ -39,8 +40,9 @@ def trusted(space, secret):
     return set(text.split("-----END CERTIFICATE-----\n")) - {""}
 
 
-def said(certificate):
-    """The names in a certificate."""
+def said_by(space, secret):
+    """The names in the certificate of a Secret."""
+    certificate = base64.b64decode(space.get("Secret", secret)["data"]["tls.crt"])
     done = subprocess.run(["openssl", "x509", "-noout", "-ext", "subjectAltName"], input=certificate, capture_output=True, check=True)
     return done.stdout.decode()
 
@@ -79,9 +81,7 @@ def test_two_services_are_served_by_one_gateway_and_both_say_so(api, cluster, sp
     wait_until(lambda: trusted(space, "chat-gateway-tls") == trusted(space, "chat-trust") | trusted(space, "coder-trust"), "the gateway's trust")
     wait_until(lambda: trusted(space, "coder-g0-certificate") == trusted(space, "chat-trust") | trusted(space, "coder-trust"), "the engines' trust")
     assert trusted(space, "chat-g0-certificate") == trusted(space, "chat-trust")
-    certificate = base64.b64decode(space.get("Secret", "chat-gateway-tls")["data"]["tls.crt"])
-    names = said(certificate)
-    assert f"URI:spiffe://kvasir.dev/ns/{space.name}/service/coder/gateway" in names
+    assert f"URI:spiffe://kvasir.dev/ns/{space.name}/service/coder/gateway" in said_by(space, "chat-gateway-tls")
     assert reaches(space, "coder-from-gateway", "ingress") == ["chat", "coder"]
     assert reaches(space, "chat-gateway-out", "egress") == ["chat", "coder"]
     # Nobody was restarted for it.
@@ -295,3 +295,33 @@ def test_the_share_of_a_canary_reaches_the_gateway_that_serves_it(space, operato
     space.wait("Progressing", "False", "Complete", name="coder", seconds=240)
     wait_until(lambda: [r["name"] for r in gateway_file(space)["models"][0]["revisions"]] == [update], shares)
     assert space.uids(component="gateway") == pods
+
+
+def test_a_guest_of_a_gateway_whose_certificates_cert_manager_makes_waits_for_its_name_in_them(api, authority, cert_manager, operators, space):
+    operators().wait_for("working")
+    issuer = Issuer(api, space, authority)
+    with issuer.working():
+        space.create(tls=MANAGED)
+        space.ready()
+        engines, gateway = space.uids(), space.uids(component="gateway")
+        issuer.late.add("chat-gateway-issued")
+        space.create("coder", tls=MANAGED, gateway=behind("chat"))
+        guests = f"spiffe://kvasir.dev/ns/{space.name}/service/coder/gateway"
+        wait_until(lambda: guests in issuer.certificates()["chat-gateway-issued"]["spec"]["uris"], "the host's Certificate names its guest")
+        # The guest's own are there, and the gateway that serves it can't speak for it yet.
+        said = f"spec.gateway.gatewayRef: Secret chat-gateway-tls: its certificate doesn't carry the URI {guests}"
+        wait_until(lambda: said == space.message("CertificatesReady", "coder"), lambda: space.status("coder"))
+        assert space.condition("CertificatesReady", "coder") == ("False", "IssueFailed")
+        assert space.condition("Ready", "coder") == ("False", "CertificatesNotReady")
+        assert space.condition("Ready") == ("True", "AllComponentsReady")
+        assert sorted(name for name in issuer.certificates() if name.startswith("coder-")) == ["coder-g0-issued", "coder-operator-tls"]
+        issuer.late.clear()
+        space.ready("coder")
+        space.wait("CertificatesReady", "True", "Issued", name="coder")
+        assert f"URI:{guests}" in said_by(space, "chat-gateway-tls")
+        # One that leaves is no longer named, and nobody was restarted for either.
+        api.delete("InferenceService", space.name, "coder")
+        wait_until(lambda: guests not in issuer.certificates()["chat-gateway-issued"]["spec"]["uris"], "the host's Certificate names nobody else")
+        wait_until(lambda: guests not in said_by(space, "chat-gateway-tls"), "the gateway's certificate")
+        space.ready()
+        assert (space.uids(), space.uids(component="gateway")) == (engines, gateway)
