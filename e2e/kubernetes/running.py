@@ -118,13 +118,14 @@ class Cluster:
         finally:
             os.kill(number, signal.SIGCONT)
 
-    def audit(self):
-        """Requests of the audit log, oldest first."""
+    def audit(self, text=""):
+        """Requests of the audit log with this text in them, oldest first."""
         with (self.state / "log/audit.jsonl").open() as log:
             for line in log:
                 # The last line may be half written.
                 with contextlib.suppress(json.JSONDecodeError):
-                    yield json.loads(line)
+                    if text in line:
+                        yield json.loads(line)
 
 
 def run(command):
@@ -438,7 +439,7 @@ class Operator:
 
     def requests(self, since=None):
         """What the API server wrote down about this process."""
-        for event in self.cluster.audit():
+        for event in self.cluster.audit(self.id):
             if f"JTI={self.id}" in event["user"].get("extra", {}).get("authentication.kubernetes.io/credential-id", []) and (since is None or when(event) >= since):
                 yield event
 
