@@ -1,5 +1,6 @@
 //! What is made is what is read back.
 
+use kvasir_operator_api::InferenceService;
 use kvasir_operator_core::certificates::{Authority, CLOCK_SKEW};
 use serde_json::json;
 
