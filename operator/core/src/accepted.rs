@@ -54,11 +54,11 @@ pub fn judge<'a>(
         Ok(joined) => return Judgement::Accepted(Box::new(joined)),
         Err(errors) => errors,
     };
-    let last = last(service).map(|before| match validate(&before, settings) {
-        Ok(own) => Last::Valid(Box::new(sharing::keep(&before, own, &others, settings))),
-        Err(_) => {
-            let own = Validated::unjudged(&before);
-            Last::Outdated(Box::new(sharing::keep(&before, own, &others, settings)))
+    let last = last(service).map(|before| {
+        let keep = |own| Box::new(sharing::keep(&before, own, &others, settings));
+        match validate(&before, settings).ok() {
+            Some(own) => Last::Valid(keep(own)),
+            None => Last::Outdated(keep(Validated::unjudged(&before))),
         }
     });
     Judgement::Refused { errors, last }
