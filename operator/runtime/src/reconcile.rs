@@ -178,11 +178,9 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     let settings = context.settings.borrow().clone();
     // Whole seconds, as the API server stores them.
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH);
-    let others = context.neighbours.of(service, &context.services);
-    let others = others.iter().map(|other| &**other);
-    // A spec that is refused stops nothing: what runs goes on by the last one that was accepted.
-    let (validated, refusal) = match accepted::judge(service, others, &settings) {
+    let (validated, refusal) = match judge(service, &settings, context) {
         Judgement::Accepted(validated) => (*validated, None),
+        // It stops nothing: what runs goes on by the spec that was accepted last.
         Judgement::Refused {
             errors,
             last: Some(Last::Valid(validated)),
@@ -220,10 +218,6 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     if refused.is_none() {
         context.backoff.forget(&uid);
     }
-    // No watch shows Secrets, and the status is about them too.
-    if worked.wrote {
-        return Ok(Action::requeue(SOON));
-    }
     let soon = match refused {
         Some(error) => refused_again(service, &error, context),
         // Our own writes are no news, and the status says that all objects are as they should be once a round has nothing to do: an
@@ -231,12 +225,25 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
         None if !plan.is_empty() => ECHO,
         None => Duration::MAX,
     };
-    let due = worked
-        .look_again
-        .into_iter()
-        .fold(plan.look_again, Timestamp::min);
-    let wait = Duration::try_from(due.duration_since(now)).unwrap_or_default();
-    Ok(Action::requeue(wait.min(soon).max(SOON)))
+    Ok(Action::requeue(
+        next_look(&worked, plan.look_again, now).min(soon).max(SOON),
+    ))
+}
+
+/// When time alone is a reason to look again, from now on.
+fn next_look(worked: &certificates::Worked, planned: Timestamp, now: Timestamp) -> Duration {
+    // No watch shows Secrets, and the status is about them too.
+    if worked.wrote {
+        return SOON;
+    }
+    let due = worked.look_again.into_iter().fold(planned, Timestamp::min);
+    Duration::try_from(due.duration_since(now)).unwrap_or_default()
+}
+
+/// The service's spec, among those that it shares a gateway with.
+fn judge(service: &InferenceService, settings: &Settings, context: &Context) -> Judgement {
+    let others = context.neighbours.of(service, &context.services);
+    accepted::judge(service, others.iter().map(|other| &**other), settings)
 }
 
 /// When what leads to a service or watches it is tried again.
