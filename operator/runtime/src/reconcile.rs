@@ -218,16 +218,12 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
     if refused.is_none() {
         context.backoff.forget(&uid);
     }
-    let soon = match refused {
-        Some(error) => refused_again(service, &error, context),
-        // Our own writes are no news, and the status says that all objects are as they should be once a round has nothing to do: an
-        // operator that starts later writes everything once more where it doesn't.
-        None if !plan.is_empty() => ECHO,
-        None => Duration::MAX,
-    };
-    Ok(Action::requeue(
-        next_look(&worked, plan.look_again, now).min(soon).max(SOON),
-    ))
+    // Our own writes are no news, and the status says that all objects are as they should be once a round has nothing to do: an operator that
+    // starts later writes everything once more where it doesn't.
+    let echo = if plan.is_empty() { Duration::MAX } else { ECHO };
+    let soon = refused.map_or(echo, |error| refused_again(service, &error, context));
+    let wait = next_look(&worked, plan.look_again, now).min(soon);
+    Ok(Action::requeue(wait.max(SOON)))
 }
 
 /// When time alone is a reason to look again, from now on.
