@@ -35,11 +35,11 @@ pub(crate) struct RunArguments {
     )]
     pod_name: String,
     /// Engine image of services that name none
-    #[arg(long, value_name = "IMAGE", env = "KVASIR_ENGINE_IMAGE")]
-    engine_image: Option<String>,
+    #[arg(long, value_name = "IMAGE", env = "KVASIR_ENGINE_IMAGE", default_value_t = Settings::default().engine_image)]
+    engine_image: String,
     /// Gateway image of services that name none
-    #[arg(long, value_name = "IMAGE", env = "KVASIR_GATEWAY_IMAGE")]
-    gateway_image: Option<String>,
+    #[arg(long, value_name = "IMAGE", env = "KVASIR_GATEWAY_IMAGE", default_value_t = Settings::default().gateway_image)]
+    gateway_image: String,
     /// Domain of the cluster's names
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
@@ -147,10 +147,9 @@ fn listen_for_signals(stop: CancellationToken) -> std::io::Result<()> {
 }
 
 fn options(arguments: RunArguments) -> Options {
-    let defaults = Settings::default();
     let settings = Settings {
-        engine_image: arguments.engine_image.unwrap_or(defaults.engine_image.clone()),
-        gateway_image: arguments.gateway_image.unwrap_or(defaults.gateway_image.clone()),
+        engine_image: arguments.engine_image,
+        gateway_image: arguments.gateway_image,
         operator_namespace: arguments.operator_namespace,
         operator_name: arguments.operator_name.clone(),
         cluster_domain: arguments.cluster_domain,
@@ -161,7 +160,7 @@ fn options(arguments: RunArguments) -> Options {
         join_time: jiff::SignedDuration::from_secs(arguments.join_time.into()),
         trust_time: jiff::SignedDuration::from_secs(arguments.trust_time.into()),
         resync: jiff::SignedDuration::from_secs(arguments.resync.into()),
-        ..defaults
+        ..Settings::default()
     };
     let duration = Duration::from_secs(arguments.lease_duration.into());
     Options {
