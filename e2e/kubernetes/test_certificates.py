@@ -74,7 +74,7 @@ def test_a_given_secret_is_judged_used_and_never_written(api, authority, operato
     own = [f"spiffe://kvasir.dev/ns/{space.name}/service/chat/{part}" for part in ("engine", "gateway")]
     space.create(tls={"mode": "Provided", "secretName": "given", "operatorSecretName": "ours"})
     space.wait("CertificatesReady", "False", "IssueFailed")
-    assert "spec.tls.secretName: Secret given: it doesn't exist yet" in space.message("CertificatesReady")
+    assert "spec.tls.secretName: Secret given: it doesn't exist" in space.message("CertificatesReady")
     assert space.condition("Ready") == ("False", "CertificatesNotReady")
     give(space, authority, "given", own[0])
     give(space, authority, "ours", OPERATOR)

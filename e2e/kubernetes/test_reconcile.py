@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from running import CHILDREN, Operator, Refused, Space, typed, wait_until
+from running import CHILDREN, Operator, Refused, Space, is_ready, typed, wait_until
 
 CONDITIONS = "Ready Accepted ModelReady EnginesReady GatewayReady NetworkSecured CertificatesReady AutoscalingActive Progressing Degraded".split()
 
@@ -172,6 +172,43 @@ def test_a_foreign_pod_with_the_name_of_an_engines_is_named(api, space):
     space.wait("EnginesReady", "False", "NameCollision")
     assert "pod chat-g0-0 exists and belongs to somebody else (its owner: nobody)" in space.message("EnginesReady")
     api.delete("Pod", space.name, "chat-g0-0")
+    space.ready()
+
+
+def test_pods_of_others_with_our_labels_are_named_and_neither_counted_nor_changed(api, space):
+    space.create()
+    space.ready()
+    space.at_rest()
+    for component, name in [("engine", "aa-0"), ("gateway", "aa-gateway")]:
+        labels = {**space.pods(component)[0]["metadata"]["labels"], "kvasir.dev/loading": "true"}
+        # With this one the ReplicaSet would make the pod its own.
+        labels.pop("pod-template-hash", None)
+        api.create("Pod", space.name, {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [{"name": "x", "image": "x"}]}})
+    space.wait("Degraded", "True", "ForeignPods")
+    said = "pods aa-0 (of nobody) and aa-gateway (of nobody) carry this service's labels"
+    assert space.message("Degraded").startswith(said)
+    wait_until(lambda: any(said in event["note"] for event in space.events()), lambda: [e["note"] for e in space.events()])
+    strangers = ("aa-0", "aa-gateway")
+    wait_until(lambda: all(is_ready(space.get("Pod", name)) for name in strangers), "the strangers are ready")
+    space.at_rest()
+    versions = [space.get("Pod", name)["metadata"]["resourceVersion"] for name in strangers]
+    space.script({"pods": "chat-*", "neverReady": True})
+    space.wait("GatewayReady", "False", "DeploymentUnavailable")
+    wait_until(lambda: space.condition("EnginesReady")[0] != "True", lambda: space.status())
+    assert space.status()["groups"][0].get("readyPods", 0) == 0
+    space.script()
+    space.ready()
+    assert [space.get("Pod", name)["metadata"]["resourceVersion"] for name in strangers] == versions
+    for name in strangers:
+        api.delete("Pod", space.name, name)
+    space.wait("Degraded", "False", "AsExpected")
+
+
+def test_a_pod_that_is_held_back_by_scheduling_gates_is_named(api, space):
+    space.create(podOverrides={"spec": {"schedulingGates": [{"name": "queue.example/turn"}]}})
+    space.wait("EnginesReady", "False", "SchedulingGated")
+    assert "pod chat-g0-0 has scheduling gates (queue.example/turn)" in space.message("EnginesReady")
+    api.patch("Pod", space.name, "chat-g0-0", {"spec": {"schedulingGates": None}})
     space.ready()
 
 

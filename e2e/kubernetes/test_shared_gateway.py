@@ -279,6 +279,20 @@ def test_a_gateway_whose_pods_are_not_ready_is_named(space, operators):
     space.ready("coder")
 
 
+def test_a_guest_is_not_ready_behind_what_an_earlier_host_left(api, space, operators):
+    operators().wait_for("working")
+    space.create()
+    space.create("coder", gateway=behind("chat"))
+    space.ready("coder")
+    api.delete("InferenceService", space.name, "chat", policy="Orphan")
+    wait_until(lambda: space.service() is None, lambda: space.service()["metadata"])
+    space.wait("GatewayReady", "False", "NoSharedGateway", name="coder")
+    space.create()
+    space.wait("Accepted", "False", "NameCollision")
+    space.wait("GatewayReady", "False", "DeploymentUnavailable", name="coder")
+    assert space.message("GatewayReady", "coder") == "0 of 1 gateway pods of InferenceService chat are ready"
+
+
 def test_the_share_of_a_canary_reaches_the_gateway_that_serves_it(space, operators):
     operators().wait_for("working")
     space.create()

@@ -84,4 +84,8 @@ def test_revisions_that_nobody_could_change_are_written_anew_and_an_orphaning_de
     # What is left is in the way of another service of that name, and is named.
     space.create(**odd)
     space.wait("Accepted", "False", "NameCollision")
+    named = ("ConfigMap chat-gateway-config", "Service chat-engines", "NetworkPolicy chat-deny", "Deployment chat-gateway", "Secret chat-authority")
+    wait_until(lambda: all(name in space.message("Accepted") for name in named), lambda: space.message("Accepted"))
+    assert space.condition("GatewayReady") == ("False", "DeploymentUnavailable"), "the earlier service's pods are ready, and aren't ours"
+    assert "chat-g0-0 (of StatefulSet chat-g0)" in space.message("Degraded")
     assert space.uids() == before

@@ -155,6 +155,8 @@ reasons! {
     Starting,
     /// EnginesReady: pods can't be scheduled.
     InsufficientCapacity,
+    /// EnginesReady: pods have scheduling gates.
+    SchedulingGated,
     /// EnginesReady: the engine image can't be pulled.
     ImagePullFailed,
     /// EnginesReady: a rank ended with an error.
@@ -223,6 +225,8 @@ reasons! {
     NodeLost,
     /// Degraded: some groups serve, others don't.
     PartialGroups,
+    /// Degraded: pods that aren't this service's carry its labels.
+    ForeignPods,
     /// Degraded: nothing is wrong.
     AsExpected,
     /// Event: somebody changed an object of the service, and it is set back.

@@ -28,6 +28,8 @@ pub const REVISION: &str = "kvasir.dev/revision";
 pub const LOADING: &str = "kvasir.dev/loading";
 /// Set by the StatefulSet controller on each pod: its ordinal.
 pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+/// Set by the Deployment controller on each pod and in the name of its ReplicaSet: hash of what the pod is made from.
+pub const TEMPLATE_HASH: &str = "pod-template-hash";
 /// Set by the API server on each namespace: its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
+use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{
     ConditionType, GroupState, GroupStatus, InferenceService, InferenceServiceStatus, Reason,
 };
 
 use crate::groups::recovery;
-use crate::observed::{NodeView, PodView};
+use crate::observed::{NodeView, PodView, is_named_for};
+use crate::status::foreign::with_owner;
 
 /// Conditions between the pods and Ready, causes first.
 const PARTS: [ConditionType; 8] = [
@@ -42,7 +44,7 @@ pub fn explain(
     };
     let mut out = format!("{namespace}/{name}: {}\n", headline(status));
     stale(service, status, &mut out);
-    section("Pods", pod_lines(pods, nodes), &mut out);
+    section("Pods", pod_lines(&Names::new(name), pods, nodes), &mut out);
     section("Groups", group_lines(status, now), &mut out);
     section("Parts", part_lines(status, now), &mut out);
     section("Ready", ready_lines(status, now), &mut out);
@@ -90,8 +92,9 @@ fn stale(service: &InferenceService, status: &InferenceServiceStatus, out: &mut 
     }
 }
 
-fn pod_lines(pods: &[PodView], nodes: &BTreeMap<String, NodeView>) -> Vec<String> {
-    let mut all: Vec<&PodView> = pods.iter().collect();
+fn pod_lines(names: &Names, pods: &[PodView], nodes: &BTreeMap<String, NodeView>) -> Vec<String> {
+    let (mut all, strangers): (Vec<&PodView>, Vec<&PodView>) =
+        pods.iter().partition(|pod| is_named_for(names, pod));
     all.sort_by_key(|pod| (pod.is_gateway, pod.group, pod.ordinal, pod.name.clone()));
     let mut lines = Vec::new();
     for (what, gateway) in [("engine", false), ("gateway", true)] {
@@ -111,6 +114,13 @@ fn pod_lines(pods: &[PodView], nodes: &BTreeMap<String, NodeView>) -> Vec<String
         all.iter()
             .filter_map(|pod| Some(format!("{}: {}", pod.name, trouble(pod, nodes)?))),
     );
+    let other = |pod: &&PodView| {
+        format!(
+            "{} carries the service's labels and isn't its own.",
+            with_owner(pod)
+        )
+    };
+    lines.extend(strangers.iter().map(other));
     lines
 }
 
@@ -121,6 +131,9 @@ fn trouble(pod: &PodView, nodes: &BTreeMap<String, NodeView>) -> Option<String> 
     }
     if let Some(why) = &pod.unschedulable {
         return Some(format!("no node takes it: {why}."));
+    }
+    if let Some(gates) = &pod.gates {
+        return Some(format!("is held back by scheduling gates: {gates}."));
     }
     let node = pod.node.as_ref().and_then(|name| Some((name, nodes.get(name)?)));
     let on_node = node.and_then(|(name, view)| node_trouble(name, view));
@@ -290,9 +303,7 @@ fn remedy(reason: &str) -> Option<&'static str> {
         | "AnonymousNotAllowed" => {
             "change the field that Accepted names: until then everything goes on by the spec that was accepted last, if one was."
         }
-        "NameCollision" => {
-            "delete or rename the object that Accepted names, or give the service another name."
-        }
+        "NameCollision" => "delete or rename what the message names, or give the service another name.",
         "QuotaExceeded" => "ask for a larger quota of the namespace, or lower replicas or resources.",
         "Forbidden" => {
             "read in the message what forbids it: an object that isn't there, a policy of the cluster or of the namespace, or rights that the operator lacks."
@@ -313,6 +324,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
         }
         "InsufficientCapacity" => {
             "add a node that fits, lower spec.engine.resources, or widen spec.scheduling."
+        }
+        "SchedulingGated" => {
+            "find out who holds the pod back: kubectl get pod POD -o jsonpath='{.spec.schedulingGates}'; a queue lets it go when its turn comes."
         }
         "ImagePullFailed" => {
             "correct the image that the message names (spec.engine.image or spec.model.source.image), or name the registry's Secret beside it."
@@ -343,6 +357,9 @@ fn remedy(reason: &str) -> Option<&'static str> {
         }
         "DeadlineExceeded" | "RolledBack" => {
             "the last change of the spec failed and says why: change the spec again, or take the change back."
+        }
+        "ForeignPods" => {
+            "delete the pods that Degraded names, or take the label kvasir.dev/service from them."
         }
         "PartialGroups" => "wait: some groups form again; look at the last failure above if they don't.",
         "Suspended" => "set spec.suspend to false.",

@@ -104,6 +104,7 @@ pub fn plan(service: &Validated, observed: &Observed, settings: &Settings, now: 
     );
     tell(service, observed, &wanted.children, &mut plan);
     let ids: Vec<i32> = decisions.groups.iter().map(|group| group.id).collect();
+    plan.collisions = foreign_secrets(service, observed, &ids);
     write(service, observed, wanted.children, now, &mut plan, &mut decisions);
     delete(service, observed, &ids, &wanted.keep, &mut plan);
     plan.look_again = look_again(&decisions, settings, now);
@@ -260,8 +261,7 @@ fn groups_children(
         };
         if let Some(revision) = revision {
             children.push(engine::configuration(service, id, revision));
-            let live = observed.child(Kind::StatefulSet, &service.names.group(id));
-            let own = live.filter(|live| live.is_owned_by(&service.uid));
+            let own = observed.own_child(service, Kind::StatefulSet, &service.names.group(id));
             children.push(engine::group(service, id, revision, settings, own));
         } else {
             // Nobody knows any more what it was made from: it stays until the rollout replaces it.
@@ -275,19 +275,39 @@ fn groups_children(
     }
 }
 
-/// Secrets that the operator fills by itself stay as long as somebody mounts them.
-fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTreeSet<ObjectRef>) {
-    let mut names = vec![service.names.gateway_secret()];
+/// Names of the Secrets that the operator fills by itself.
+fn filled_secrets(service: &Validated, ids: &[i32], observed: &Observed) -> Vec<String> {
+    let gateway = service.spec.gateway.enabled;
+    let mut names: Vec<String> = gateway
+        .then(|| service.names.gateway_secret())
+        .into_iter()
+        .collect();
     let mode = service.spec.tls.mode;
     if mode != TlsMode::Off {
         names.push(service.names.trust_bundle());
-        let gateway = service.spec.gateway.enabled;
         names.extend(gateway.then(|| service.names.gateway_certificate()));
         names.extend(ids.iter().map(|id| service.names.group_certificate(*id)));
     }
     if mode == TlsMode::Internal || observed.handover.needs_authority {
         names.push(service.names.authority());
     }
+    names
+}
+
+/// Those of them that somebody else has.
+fn foreign_secrets(service: &Validated, observed: &Observed, ids: &[i32]) -> Vec<ObjectRef> {
+    let named = filled_secrets(service, ids, observed).into_iter();
+    let found = named.filter_map(|name| observed.child(Kind::Secret, &name));
+    let foreign = found.filter(|live| !live.is_owned_by(&service.uid) && !live.is_deleting());
+    foreign.map(|live| live.reference.clone()).collect()
+}
+
+/// Secrets that the operator fills by itself stay as long as somebody mounts them.
+fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTreeSet<ObjectRef>) {
+    let mut names = filled_secrets(service, ids, observed);
+    // With another seed no tenant would find its cached prefixes again.
+    names.push(service.names.gateway_secret());
+    let mode = service.spec.tls.mode;
     if mode == TlsMode::CertManager {
         names.push(service.names.operator_certificate());
         names.push(service.names.gateway_issued());
@@ -296,13 +316,16 @@ fn secrets(service: &Validated, ids: &[i32], observed: &Observed, keep: &mut BTr
     // Pods of a deleted group drain with their certificate.
     names.extend(
         observed
-            .pods
-            .iter()
+            .labelled_pods()
             .filter_map(|pod| pod.group)
             .map(|id| service.names.group_certificate(id)),
     );
     // Whoever mounts one starts again with it.
-    names.extend(observed.pods.iter().flat_map(|pod| pod.secrets.iter().cloned()));
+    names.extend(
+        observed
+            .labelled_pods()
+            .flat_map(|pod| pod.secrets.iter().cloned()),
+    );
     keep.extend(names.into_iter().map(|name| ObjectRef {
         kind: Kind::Secret,
         name,
@@ -401,13 +424,13 @@ fn delete(
         let of_group = live.reference.kind != Kind::StatefulSet
             && group.is_some_and(|id| {
                 let is_living = ids.contains(&id);
-                observed.pods.iter().any(|p| p.group == Some(id)) && !(is_certificate && is_living)
+                observed.made_pods().any(|p| p.group == Some(id)) && !(is_certificate && is_living)
             });
         // So do the gateway's: its pods would lose the streams that they are ending.
         let of_gateway = live.reference.kind == Kind::NetworkPolicy
             && service.spec.network.mode == NetworkMode::Strict
             && policy::is_gateways(service, &live.reference.name)
-            && observed.pods.iter().any(|pod| pod.is_gateway);
+            && observed.made_pods().any(|pod| pod.is_gateway);
         of_group || of_gateway
     };
     doomed.retain(|live| !lingering(live));

@@ -8,10 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use kvasir_operator_api::labels;
+use kvasir_operator_api::names::Names;
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
-use kvasir_operator_core::observed::{FailedWrite, GroupLoad, NodeView, PodView, Written};
+use kvasir_operator_core::observed::{FailedWrite, GroupLoad, NodeView, Owners, PodView, Whose, Written};
 use kvasir_operator_core::outcomes::Readings;
 
 use crate::certificates::OwnIdentity;
@@ -51,6 +52,15 @@ pub(crate) struct Snapshot {
     pub(crate) enforcement: Option<Enforcement>,
     /// Names that objects without our label have: they aren't watched.
     pub(crate) strangers: Vec<ObjectRef>,
+}
+
+impl Snapshot {
+    /// Pods of the groups and the gateway of the service with that uid.
+    pub(crate) fn own_pods(&self, names: &Names, uid: &str) -> Vec<SeenPod> {
+        let owners = Owners::of(names, uid, &self.children);
+        let own = |pod: &&SeenPod| owners.whose(&pod.view) == Whose::Own;
+        self.pods.iter().filter(own).cloned().collect()
+    }
 }
 
 #[derive(Default)]

@@ -92,8 +92,9 @@ fn doors_of(service: &InferenceService, key: &ServiceKey, cache: &Cache, setting
     let Some(validated) = running.and_then(|running| validate(&running, settings).ok()) else {
         return Vec::new();
     };
-    let pods = cache.snapshot(key).pods.into_iter();
-    let pods: Vec<_> = pods.map(|pod| (pod.view, pod.address)).collect();
+    // Nobody can say what listens in a pod of somebody else's.
+    let pods = cache.snapshot(key).own_pods(&validated.names, &validated.uid);
+    let pods: Vec<_> = pods.into_iter().map(|pod| (pod.view, pod.address)).collect();
     doors(&validated, &pods, settings)
 }
 

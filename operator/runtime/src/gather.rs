@@ -12,7 +12,7 @@ use kvasir_operator_core::observed::{HostView, Observed, foreign_pod};
 use kvasir_operator_core::{Settings, Validated, adopt};
 
 use crate::apply::{Applier, ApplyError};
-use crate::cache::{ServiceKey, Snapshot};
+use crate::cache::{SeenPod, ServiceKey, Snapshot};
 use crate::certificates::{self, Secrets};
 use crate::watch::chain;
 
@@ -39,9 +39,8 @@ pub(crate) async fn gather(
     let host = host.map(|host| view_of(host, service, applier));
     let handover = certificates::handover_view(validated, &seen, &wanted, &secrets, settings, now);
     let refused_pods = refused_pods(service, validated, &seen, applier, now).await;
-    let mut observed = Observed {
+    let observed = Observed {
         children: seen.children,
-        pods: seen.pods.into_iter().map(|pod| pod.view).collect(),
         nodes: seen.nodes,
         written: seen.written,
         undone: seen.undone,
@@ -54,7 +53,10 @@ pub(crate) async fn gather(
         enforcement: seen.enforcement,
         host,
         status: service.status.clone().unwrap_or_default(),
+        ..Observed::default()
     };
+    let pods = seen.pods.into_iter().map(|pod| pod.view);
+    let mut observed = observed.with_pods(&validated.names, &validated.uid, pods);
     if observed.written.is_empty() {
         observed.written = adopt(&observed, &validated.uid);
         applier.cache.adopt(key, observed.written.clone());
@@ -69,7 +71,7 @@ fn view_of(host: &Validated, service: &InferenceService, applier: &Applier<'_>) 
         base: host.names.service().to_owned(),
     });
     let pods = seen.pods.into_iter().map(|pod| pod.view);
-    HostView::new(host, &service.name_any(), seen.children, pods.collect())
+    HostView::new(host, &service.name_any(), seen.children, pods)
 }
 
 /// Ids of groups that may have a Secret.
@@ -92,16 +94,13 @@ async fn refused_pods(
     now: Timestamp,
 ) -> BTreeMap<i32, String> {
     let mut refused = BTreeMap::new();
+    let own = seen.own_pods(&validated.names, &validated.uid);
     let late: BTreeSet<i32> = service
         .status
         .iter()
         .flat_map(|status| &status.groups)
         .filter(|group| {
-            let pods = seen
-                .pods
-                .iter()
-                .filter(|pod| pod.view.group == Some(group.id))
-                .count();
+            let pods = own.iter().filter(|pod| pod.view.group == Some(group.id)).count();
             let lack = i32::try_from(pods).unwrap_or(i32::MAX) < group.pods;
             let since = group.unready_since.as_ref();
             lack && since.is_some_and(|since| now.duration_since(since.0) >= PODS_APPEAR)
@@ -112,7 +111,7 @@ async fn refused_pods(
         match applier.refusal(uid).await {
             Ok(Some(why)) => drop(refused.insert(id, why)),
             Ok(None) => drop(
-                taken(id, uid, validated, seen, applier)
+                taken(id, uid, validated, &own, applier)
                     .await
                     .map(|why| refused.insert(id, why)),
             ),
@@ -127,10 +126,10 @@ async fn taken(
     id: i32,
     uid: &str,
     validated: &Validated,
-    seen: &Snapshot,
+    own: &[SeenPod],
     applier: &Applier<'_>,
 ) -> Option<String> {
-    let there: BTreeSet<&str> = seen.pods.iter().map(|pod| pod.view.name.as_str()).collect();
+    let there: BTreeSet<&str> = own.iter().map(|pod| pod.view.name.as_str()).collect();
     let all = (0..validated.shape.pods()).filter_map(|ordinal| i32::try_from(ordinal).ok());
     let mut names = all.map(|ordinal| validated.names.pod(id, ordinal));
     let missing = names.find(|name| !there.contains(name.as_str()))?;

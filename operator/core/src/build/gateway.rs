@@ -18,6 +18,7 @@ use super::{config, engine_pod, gateway_config, meta, placement, pod};
 use crate::child::{Child, Kind};
 use crate::groups::Decisions;
 use crate::identity;
+use crate::observed::GATEWAY_CONTAINER;
 use crate::settings::Settings;
 use crate::validate::Validated;
 
@@ -154,7 +155,7 @@ fn pod(service: &Validated, settings: &Settings) -> PodSpec {
 fn container(service: &Validated, settings: &Settings) -> Container {
     let spec = &service.spec.gateway;
     let image = spec.image.as_deref().unwrap_or(&settings.gateway_image);
-    let mut container = pod::container("gateway", image, &spec.resources);
+    let mut container = pod::container(GATEWAY_CONTAINER, image, &spec.resources);
     container.args = Some(vec![
         "gateway".to_owned(),
         "run".to_owned(),

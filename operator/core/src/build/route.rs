@@ -95,7 +95,7 @@ pub fn taken(service: &Validated, observed: &Observed) -> Taken {
         return Taken::Yes;
     }
     let name = service.names.gateway();
-    let said = |kind: Kind, key: &str| match observed.child(kind, &name) {
+    let said = |kind: Kind, key: &str| match observed.own_child(service, kind, &name) {
         Some(live) => verdicts(live, key),
         None => Vec::new(),
     };

@@ -58,7 +58,7 @@ fn existing(service: &Validated, observed: &Observed) -> BTreeSet<i32> {
         .iter()
         .filter(|child| child.reference.kind == Kind::StatefulSet)
         .filter_map(|set| service.names.group_id(&set.reference.name));
-    let pods = observed.pods.iter().filter_map(|pod| pod.group);
+    let pods = observed.labelled_pods().filter_map(|pod| pod.group);
     sets.chain(pods).collect()
 }
 

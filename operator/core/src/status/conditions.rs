@@ -8,13 +8,12 @@ use kvasir_operator_api::{
     ConditionType, GroupState, InferenceServiceStatus, MAX_MESSAGE_BYTES, NetworkMode, Reason, TlsMode,
 };
 
-use super::engines;
+use super::{degraded, engines, foreign};
 use crate::build::route::{self, Taken};
 use crate::child::{Kind, ObjectRef};
 use crate::enforcement::Enforcement;
 use crate::field_error::FieldError;
-use crate::groups::recovery;
-use crate::observed::{FailedWrite, Observed, Waiting};
+use crate::observed::{FailedWrite, Observed, PodView, Waiting};
 use crate::plan::Plan;
 use crate::sharing::Host;
 use crate::text::clip;
@@ -90,7 +89,7 @@ pub(super) fn of_running(
             Verdict::no(Reason::Disabled, "spec.replicas is yours"),
         ),
         (ConditionType::Progressing, progressing(service, plan, observed)),
-        (ConditionType::Degraded, degraded(plan)),
+        (ConditionType::Degraded, degraded::verdict(plan, observed)),
     ];
     verdicts
         .into_iter()
@@ -189,16 +188,11 @@ fn ready(service: &Validated, parts: &[&Verdict]) -> Verdict {
 }
 
 fn acceptance(plan: &Plan, observed: &Observed) -> Verdict {
-    // No watch shows Secrets: whose they are comes out when they are to be written.
-    let foreign = observed.failed_writes.iter().filter(|(_, failed)| failed.foreign);
-    let mut taken = plan.collisions.iter().chain(foreign.map(|(object, _)| object));
-    if let Some(taken) = taken.next() {
-        return Verdict::no(
-            Reason::NameCollision,
-            format!(
-                "{taken} exists and belongs to somebody else: delete it or give the service another name"
-            ),
-        );
+    // An object without our label is found when it is to be written.
+    let found = observed.failed_writes.iter().filter(|(_, failed)| failed.foreign);
+    let taken = plan.collisions.iter().chain(found.map(|(object, _)| object));
+    if let Some(why) = foreign::taken(taken) {
+        return Verdict::no(Reason::NameCollision, why);
     }
     if let Some(verdict) = observed.failed_writes.iter().find_map(refusal) {
         return verdict;
@@ -248,7 +242,10 @@ fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
         let wanted = service.spec.gateway.replicas;
         return Verdict::no(
             Reason::DeploymentUnavailable,
-            format!("0 of {wanted} gateway pods are ready"),
+            match observed.pods.iter().find_map(hindrance) {
+                Some(why) => format!("0 of {wanted} gateway pods are ready; {why}"),
+                None => format!("0 of {wanted} gateway pods are ready"),
+            },
         );
     }
     available(
@@ -256,6 +253,30 @@ fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
         &route::taken(service, observed),
         &format!("{ready} gateway pods are ready"),
     )
+}
+
+/// What keeps a gateway pod from starting, where that is known and doesn't pass by itself.
+fn hindrance(pod: &PodView) -> Option<String> {
+    if !pod.is_gateway || pod.deleting {
+        return None;
+    }
+    let name = &pod.name;
+    let passes = |reason: &&String| matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
+    let unschedulable = pod.unschedulable.as_ref();
+    let unschedulable = unschedulable.map(|why| format!("pod {name} can't be scheduled: {why}"));
+    let gated = || {
+        Some(format!(
+            "pod {name} has scheduling gates ({})",
+            pod.gates.as_ref()?
+        ))
+    };
+    let waits = || {
+        Some(format!(
+            "pod {name}: {}",
+            pod.waiting.as_ref().filter(|why| !passes(why))?
+        ))
+    };
+    unschedulable.or_else(gated).or_else(waits)
 }
 
 /// Gateway pods are ready, as `what` says: whether the way from clients to groups is open.
@@ -327,8 +348,7 @@ fn network(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
         );
     }
     let is_policy = |object: &&ObjectRef| object.kind == Kind::NetworkPolicy;
-    if let Some(taken) = plan.collisions.iter().find(is_policy) {
-        let why = format!("{taken} exists and belongs to somebody else");
+    if let Some(why) = foreign::taken(plan.collisions.iter().filter(is_policy)) {
         return Verdict::no(Reason::PolicyApplyFailed, why);
     }
     let failed = observed
@@ -493,55 +513,4 @@ fn progressing(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict
         Reason::Complete,
         format!("all groups have revision {}", decisions.target),
     )
-}
-
-/// How many restarts of a rank are often.
-const FLAPPING_RESTARTS: i32 = 3;
-
-fn degraded(plan: &Plan) -> Verdict {
-    let groups = &plan.decisions.groups;
-    let with = |state: GroupState| groups.iter().find(move |g| g.state == state);
-    if let Some(group) = with(GroupState::Exhausted) {
-        let why = group
-            .last_failure
-            .as_ref()
-            .map(|f| recovery::describe(group.id, f))
-            .unwrap_or_default();
-        return Verdict::yes(
-            Reason::GroupRestartBudgetExhausted,
-            format!(
-                "group {} used up its restarts and stays for inspection. {why}",
-                group.id
-            ),
-        );
-    }
-    if let Some(group) = with(GroupState::Lost) {
-        let node = group.node.as_deref().unwrap_or("unknown");
-        return Verdict::yes(
-            Reason::NodeLost,
-            format!("group {}: node {node} doesn't answer", group.id),
-        );
-    }
-    let flapping = groups
-        .iter()
-        .find(|g| g.seen.iter().any(|pod| pod.restarts >= FLAPPING_RESTARTS) && g.unready_since.is_some());
-    if let Some(group) = flapping {
-        let why = group
-            .last_failure
-            .as_ref()
-            .map(|f| recovery::describe(group.id, f))
-            .unwrap_or_default();
-        return Verdict::yes(Reason::RankFlapping, why);
-    }
-    let recovering = groups
-        .iter()
-        .filter(|g| g.state == GroupState::Recovering)
-        .count();
-    if recovering > 0 {
-        return Verdict::yes(
-            Reason::PartialGroups,
-            format!("{recovering} of {} groups recover", groups.len()),
-        );
-    }
-    Verdict::no(Reason::AsExpected, "nothing is wrong")
 }

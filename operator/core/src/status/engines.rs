@@ -166,6 +166,15 @@ fn trouble(groups: &[GroupStatus], pods: &[&PodView]) -> Option<Verdict> {
             format!("pod {} can't be scheduled: {why}", pod.name),
         ));
     }
+    if let Some((pod, gates)) = pods.iter().find_map(|p| Some((p, p.gates.as_ref()?))) {
+        return Some(Verdict::no(
+            Reason::SchedulingGated,
+            format!(
+                "pod {} has scheduling gates ({gates}): it starts when whoever set them takes them away",
+                pod.name
+            ),
+        ));
+    }
     let failed = groups.iter().filter(|g| g.state != GroupState::Ready);
     let failed = failed.filter_map(|g| Some((g, g.last_failure.as_ref()?)));
     if let Some((group, failure)) = failed.max_by_key(|(_, failure)| failure.time.as_ref().map(|t| t.0)) {

@@ -5,7 +5,9 @@
 //! a status that equals the last one isn't written.
 
 mod conditions;
+mod degraded;
 mod engines;
+pub(crate) mod foreign;
 mod news;
 
 use jiff::Timestamp;

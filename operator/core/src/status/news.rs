@@ -39,6 +39,7 @@ const TOLD: [(ConditionType, &[Reason]); 8] = [
         ConditionType::EnginesReady,
         &[
             Reason::InsufficientCapacity,
+            Reason::SchedulingGated,
             Reason::ImagePullFailed,
             Reason::RendezvousTimeout,
             Reason::Forbidden,
@@ -56,7 +57,10 @@ const TOLD: [(ConditionType, &[Reason]); 8] = [
         ConditionType::CertificatesReady,
         &[Reason::IssueFailed, Reason::ExpiringSoon],
     ),
-    (ConditionType::Degraded, &[Reason::RankFlapping]),
+    (
+        ConditionType::Degraded,
+        &[Reason::RankFlapping, Reason::ForeignPods],
+    ),
     (ConditionType::Ready, &[Reason::AllComponentsReady]),
 ];
 

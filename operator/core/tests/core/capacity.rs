@@ -69,3 +69,46 @@ fn pods_that_a_quota_forbids_are_said_and_nothing_is_made_anew_for_them() {
     let other = said("create Pod chat-g0-0 in StatefulSet chat-g0 failed error: violates PodSecurity");
     assert_eq!(other, ("Valid".to_owned(), "Forbidden".to_owned()));
 }
+
+#[test]
+fn a_pod_that_is_held_back_by_scheduling_gates_is_named_with_them() {
+    let mut fake = Fake::new(json!({}));
+    fake.reconcile();
+    fake.tick(1);
+    let pod = &mut fake.pods.get_mut("chat-g0-0").unwrap().view;
+    (pod.node, pod.gates) = (None, Some("queue.example/turn".to_owned()));
+    fake.reconcile();
+    let status = fake.status();
+    let engines = status.condition(ConditionType::EnginesReady).unwrap();
+    assert_eq!(
+        (engines.status.as_str(), engines.reason.as_str()),
+        ("False", "SchedulingGated")
+    );
+    assert_eq!(
+        engines.message,
+        "pod chat-g0-0 has scheduling gates (queue.example/turn): it starts when whoever set them takes them away"
+    );
+}
+
+#[test]
+fn what_keeps_the_gateways_pods_from_starting_is_said() {
+    let mut fake = Fake::new(json!({}));
+    fake.settle();
+    let mut said = |reason: &str| {
+        for pod in fake.pods.values_mut().filter(|pod| pod.view.is_gateway) {
+            (pod.view.ready, pod.view.waiting) = (false, Some(reason.to_owned()));
+        }
+        fake.reconcile();
+        let status = fake.status();
+        status
+            .condition(ConditionType::GatewayReady)
+            .unwrap()
+            .message
+            .clone()
+    };
+    assert_eq!(
+        said("ImagePullBackOff"),
+        "0 of 2 gateway pods are ready; pod chat-gateway-0: ImagePullBackOff"
+    );
+    assert_eq!(said("ContainerCreating"), "0 of 2 gateway pods are ready");
+}

@@ -214,7 +214,7 @@ fn what_lacks_in_a_given_secret_keeps_the_service_from_being_ready_and_is_said()
         let find = |part| status.condition(part).unwrap().clone();
         (find(ConditionType::CertificatesReady), find(ConditionType::Ready))
     };
-    let (certificates, ready) = condition(&["spec.tls.secretName: Secret given: it doesn't exist yet"]);
+    let (certificates, ready) = condition(&["spec.tls.secretName: Secret given: it doesn't exist"]);
     assert_eq!(
         (certificates.status.as_str(), certificates.reason.as_str()),
         ("False", "IssueFailed")

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use kvasir_operator_core::explain::explain;
-use kvasir_operator_core::observed::NodeView;
+use kvasir_operator_core::observed::{NodeView, PodView};
 use serde_json::json;
 
 use crate::fake::{Fake, service};
@@ -64,6 +64,22 @@ fn a_pod_that_no_node_takes() {
     fake.tick(30);
     fake.reconcile();
     check("unschedulable", &fake);
+}
+
+#[test]
+fn a_pod_that_is_held_back_and_one_that_is_somebody_elses() {
+    let mut fake = Fake::new(json!({}));
+    fake.reconcile();
+    fake.tick(1);
+    let pod = &mut fake.pods.get_mut("chat-g0-0").unwrap().view;
+    (pod.node, pod.gates) = (None, Some("queue.example/turn".to_owned()));
+    fake.intrude(PodView {
+        name: "notes-0".to_owned(),
+        group: Some(0),
+        ..PodView::default()
+    });
+    fake.reconcile();
+    check("held-back", &fake);
 }
 
 #[test]

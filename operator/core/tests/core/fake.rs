@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus, labels};
 use kvasir_operator_core::accepted::{self, Judgement, Last};
 use kvasir_operator_core::build::route::Taken;
@@ -12,8 +13,8 @@ use kvasir_operator_core::child::{Child, Kind, Live, ObjectRef};
 use kvasir_operator_core::contest::Undone;
 use kvasir_operator_core::enforcement::Enforcement;
 use kvasir_operator_core::observed::{
-    CertificatesView, FailedWrite, GroupLoad, HandoverView, HostView, NodeView, Observed, PodView,
-    Terminated, Written,
+    CertificatesView, Controller, FailedWrite, GroupLoad, HandoverView, HostView, NodeView, Observed,
+    PodView, Terminated, Written,
 };
 use kvasir_operator_core::{FieldError, Plan, Settings, Validated, adopt, plan, status};
 use serde_json::{Value, json};
@@ -62,6 +63,8 @@ pub(crate) fn service(spec: Value) -> InferenceService {
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
     pub(crate) view: PodView,
+    /// Somebody else made it and put our labels on it.
+    foreign: bool,
     revision: String,
     age: u32,
     leaving: u32,
@@ -138,9 +141,8 @@ impl Fake {
     }
 
     pub(crate) fn observe(&self) -> Observed {
-        Observed {
+        let observed = Observed {
             children: self.objects.values().cloned().collect(),
-            pods: self.pods.values().map(|pod| pod.view.clone()).collect(),
             nodes: self.nodes.clone(),
             written: self.written.clone(),
             undone: self.undone.clone(),
@@ -164,7 +166,28 @@ impl Fake {
                 route: Taken::Yes,
             }),
             status: self.service.status.clone().unwrap_or_default(),
-        }
+            ..Observed::default()
+        };
+        let pods = self.pods.values().map(|pod| pod.view.clone());
+        observed.with_pods(&Names::new("chat"), UID, pods)
+    }
+
+    /// Somebody else makes a pod with our labels, which is ready.
+    pub(crate) fn intrude(&mut self, view: PodView) {
+        self.uids += 1;
+        let pod = Pod {
+            view: PodView {
+                uid: format!("foreign-{}", self.uids),
+                ready: true,
+                running: true,
+                ..view
+            },
+            foreign: true,
+            revision: String::new(),
+            age: 0,
+            leaving: 0,
+        };
+        self.pods.insert(pod.view.name.clone(), pod);
     }
 
     /// The service as a round of the operator sees it.
@@ -338,7 +361,7 @@ impl Fake {
         self.now += SignedDuration::from_secs(seconds);
         self.remove_left_pods();
         self.create_missing_pods();
-        for pod in self.pods.values_mut() {
+        for pod in self.pods.values_mut().filter(|pod| !pod.foreign) {
             let end = Terminated {
                 exit_code: self.broken_exit_code,
                 reason: "Error".to_owned(),
@@ -361,6 +384,7 @@ impl Fake {
         let mut kinds = self.objects.keys().map(|object| object.kind);
         let has_gateway = kinds.any(|kind| kind == Kind::Deployment);
         let is_orphan = |pod: &&Pod| match pod.view.group {
+            _ if pod.foreign => false,
             Some(id) => !alive.contains(&id),
             None => pod.view.is_gateway && !has_gateway,
         };
@@ -415,12 +439,15 @@ impl Fake {
                 }
                 self.uids += 1;
                 let pod_labels = &spec["template"]["metadata"]["labels"];
+                let hash = is_gateway.then(|| "ab12".to_owned());
                 let view = PodView {
                     name: name.clone(),
                     uid: format!("pod-{}", self.uids),
+                    controller: Some(controller(&set, hash.as_deref())),
                     group: set.label(labels::GROUP).and_then(|id| id.parse().ok()),
                     ordinal,
                     is_gateway,
+                    template_hash: hash,
                     node: self.free_node(),
                     loading: pod_labels[labels::LOADING].is_string(),
                     ..PodView::default()
@@ -430,6 +457,7 @@ impl Fake {
                     name,
                     Pod {
                         view,
+                        foreign: false,
                         revision: restarted,
                         age: 0,
                         leaving: 0,
@@ -555,11 +583,21 @@ impl Fake {
                 let ready = self
                     .pods
                     .values()
-                    .filter(|p| p.view.group == Some(id) && p.view.ready)
+                    .filter(|p| !p.foreign && p.view.group == Some(id) && p.view.ready)
                     .count();
                 (ready == wanted && !draining(id)).then_some(())
             })
             .count()
+    }
+}
+
+/// What controls the pods of a StatefulSet, or of a Deployment with a template of that hash.
+fn controller(set: &Live, hash: Option<&str>) -> Controller {
+    let name = &set.reference.name;
+    Controller {
+        kind: hash.map_or("StatefulSet", |_| "ReplicaSet").to_owned(),
+        name: hash.map_or_else(|| name.clone(), |hash| format!("{name}-{hash}")),
+        uid: hash.map_or_else(|| set.uid.clone(), |hash| format!("{}-{hash}", set.uid)),
     }
 }
 

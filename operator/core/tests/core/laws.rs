@@ -1,9 +1,10 @@
 //! The laws of the operator, as properties over random histories of an adversarial cluster.
 
 use crate::fake::{self, Fake};
+use jiff::SignedDuration;
 use kvasir_operator_api::{Gang, NameRef, labels};
 use kvasir_operator_core::child::{Kind, Live, ObjectRef};
-use kvasir_operator_core::observed::NodeView;
+use kvasir_operator_core::observed::{NodeView, PodView};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::json;
@@ -191,6 +192,19 @@ fn foreign(fake: &mut Fake) -> Vec<Live> {
         fake.objects.insert(live.reference.clone(), live.clone());
         all.push(live);
     }
+    for (name, group) in [
+        ("notes-0", Some(0)),
+        ("notes-1", Some(1)),
+        ("notes-gateway", None),
+    ] {
+        fake.intrude(PodView {
+            name: name.to_owned(),
+            group,
+            is_gateway: group.is_none(),
+            loading: true,
+            ..PodView::default()
+        });
+    }
     all
 }
 
@@ -217,6 +231,9 @@ fn assert_fixed_point(fake: &mut Fake, others: &[Live]) {
     assert_eq!(fake.sets().len() as i32, wanted + 1, "with the foreign one");
     for live in others {
         assert_eq!(fake.objects.get(&live.reference), Some(live));
+    }
+    for pod in &fake.observe().foreign_pods {
+        assert!(pod.loading && pod.told.is_none(), "{} was touched", pod.name);
     }
     if fake.service.spec.gateway.gateway_ref.is_some() {
         let gateways = fake.objects.values().filter(|live| live.is_owned_by(fake::UID));
@@ -325,6 +342,29 @@ proptest! {
             ids.sort();
             ids.dedup();
             prop_assert_eq!(ids.len(), number);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(32))]
+
+    /// Nothing is written because time goes by, before the moment that the operator asked to look again at.
+    #[test]
+    fn time_alone_writes_nothing(acts in prop::collection::vec(act(), 1..60)) {
+        let mut fake = Fake::new(json!({ "replicas": 2 }));
+        foreign(&mut fake);
+        for act in &acts {
+            perform(&mut fake, act);
+            fake.reconcile();
+            let plan = fake.reconcile();
+            let later = fake.now + SignedDuration::from_secs(1);
+            if plan.is_empty() && plan.look_again > later {
+                let before = (fake.writes, fake.status());
+                fake.now = later;
+                fake.reconcile();
+                prop_assert_eq!((fake.writes, fake.status()), before);
+            }
         }
     }
 }

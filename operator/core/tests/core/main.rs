@@ -12,6 +12,7 @@ mod enforcement;
 mod explained;
 mod fake;
 mod fields;
+mod foreign;
 mod laws;
 mod manifests;
 mod policies;

@@ -25,6 +25,23 @@ struct Expected {
     field: Option<&'static str>,
     secret: String,
     uris: Vec<String>,
+    /// The other service that it must be of.
+    of: Option<Other>,
+}
+
+/// Another service.
+struct Other {
+    name: String,
+    uid: String,
+}
+
+impl Expected {
+    /// What is wrong with the Secret that was found if it isn't the other service's: an earlier one of its name may have left it.
+    fn stranger(&self, found: Option<&Found>) -> Option<String> {
+        let other = self.of.as_ref()?;
+        let owner = found?.controller.as_ref();
+        (owner != Some(&other.uid)).then(|| format!("it doesn't belong to InferenceService {}", other.name))
+    }
 }
 
 /// The Secrets that the pods of the service and the operator need.
@@ -45,6 +62,7 @@ fn expected(
                 .chain(service.spec.gateway.enabled.then(|| identity::gateway(service)))
                 .chain(carried)
                 .collect(),
+            of: None,
         }],
         (TlsMode::CertManager, _) => wanted
             .iter()
@@ -57,6 +75,7 @@ fn expected(
                         .chain(carried.iter().cloned())
                         .collect(),
                 },
+                of: None,
             })
             .collect(),
         _ => Vec::new(),
@@ -65,11 +84,16 @@ fn expected(
         field: (service.spec.tls.mode == TlsMode::Provided).then_some("spec.tls.operatorSecretName"),
         secret,
         uris: vec![identity::OPERATOR.to_owned()],
+        of: None,
     }));
     all.extend(host_secret(service).map(|secret| Expected {
         field: Some("spec.gateway.gatewayRef"),
         secret,
         uris: vec![identity::gateway(service)],
+        of: service.sharing.serving_host().map(|host| Other {
+            name: host.name.clone(),
+            uid: host.uid.clone(),
+        }),
     }));
     all
 }
@@ -200,8 +224,12 @@ pub(super) fn view(
     }
     let mut sound = Vec::new();
     for expected in expected {
-        let found = secrets.get(&expected.secret).map(|found| &found.data);
-        match judge(found, &expected.uris, now) {
+        let found = secrets.get(&expected.secret);
+        let judged = match expected.stranger(found) {
+            None => judge(found.map(|found| &found.data), &expected.uris, now),
+            Some(problem) => Err(problem),
+        };
+        match judged {
             Ok(found) => {
                 view.first_end = view.first_end.min(found.end);
                 sound.push((expected, found));
@@ -279,7 +307,7 @@ pub(super) fn own(service: &Validated, secrets: &Secrets, now: Timestamp) -> Opt
 
 /// The certificate, or what is wrong with it. Whether a key of a kind that is unknown here belongs to it is for TLS to say.
 fn judge(data: Option<&Data>, uris: &[String], now: Timestamp) -> Result<FoundLeaf, String> {
-    let data = data.ok_or("it doesn't exist yet")?;
+    let data = data.ok_or("it doesn't exist")?;
     let found = leaf::read(data).map_err(|error| error.to_string())?;
     if found.trust.trim().is_empty() {
         return Err(NoLeaf::Lacks(TRUST_KEY).to_string());

@@ -181,16 +181,16 @@ fn a_hosts_certificate_must_speak_for_its_guest_and_be_of_an_authority_that_both
     own.data.insert(TRUST_KEY.to_owned(), bytes(&both));
     let mut engines = secret(&signer, &[ENGINE], later);
     engines.data.insert(TRUST_KEY.to_owned(), bytes(&both));
+    let hosts = |signer: &HeldAuthority, uri: &str| Found {
+        controller: Some("host".to_owned()),
+        ..secret(signer, &[uri], later)
+    };
     let mut secrets: Secrets = [
         ("given".to_owned(), engines),
         ("own".to_owned(), own),
         (
             "host-gateway-tls".to_owned(),
-            secret(
-                &signer,
-                &["spiffe://kvasir.dev/ns/team/service/host/gateway"],
-                later,
-            ),
+            hosts(&signer, "spiffe://kvasir.dev/ns/team/service/host/gateway"),
         ),
     ]
     .into();
@@ -201,9 +201,19 @@ fn a_hosts_certificate_must_speak_for_its_guest_and_be_of_an_authority_that_both
             "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY}"
         )]
     );
-    secrets.insert("host-gateway-tls".to_owned(), secret(&signer, &[GATEWAY], later));
+    secrets.insert("host-gateway-tls".to_owned(), hosts(&signer, GATEWAY));
     assert!(problems(&secrets).is_empty(), "{:?}", problems(&secrets));
-    let mut stranger = secret(&authority(), &[GATEWAY], later);
+    // One that an earlier service called host left.
+    let left = Found {
+        controller: Some("earlier".to_owned()),
+        ..hosts(&signer, GATEWAY)
+    };
+    secrets.insert("host-gateway-tls".to_owned(), left);
+    assert_eq!(
+        problems(&secrets),
+        ["spec.gateway.gatewayRef: Secret host-gateway-tls: it doesn't belong to InferenceService host"]
+    );
+    let mut stranger = hosts(&authority(), GATEWAY);
     stranger
         .data
         .insert(TRUST_KEY.to_owned(), bytes(&signer.made.certificate));
@@ -225,8 +235,8 @@ fn what_is_missing_is_said_by_secret_and_key() {
     assert_eq!(
         problems(&secrets),
         [
-            "spec.tls.secretName: Secret given: it doesn't exist yet",
-            "spec.tls.operatorSecretName: Secret own: it doesn't exist yet"
+            "spec.tls.secretName: Secret given: it doesn't exist",
+            "spec.tls.operatorSecretName: Secret own: it doesn't exist"
         ]
     );
     secrets.insert("own".to_owned(), secret(&signer, &[identity::OPERATOR], later));

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
+use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, TlsMode};
 use kvasir_operator_core::{accepted, identity};
 
@@ -177,8 +179,13 @@ pub(crate) fn leaders(
     let Some(port) = port else {
         return BTreeMap::new();
     };
-    let pods = cache.snapshot(key).pods.into_iter();
-    let leading = pods.filter(|pod| pod.view.ordinal == 0 && pod.view.ready && !pod.view.deleting);
+    let uid = service.metadata.uid.as_deref().unwrap_or_default();
+    let pods = cache
+        .snapshot(key)
+        .own_pods(&Names::new(&service.name_any()), uid);
+    let leading = pods
+        .into_iter()
+        .filter(|pod| pod.view.ordinal == 0 && pod.view.ready && !pod.view.deleting);
     leading
         .filter_map(|pod| {
             let address: IpAddr = pod.address?.parse().ok()?;
