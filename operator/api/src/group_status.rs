@@ -24,7 +24,7 @@ pub struct GroupStatus {
     pub state: GroupState,
     /// Pods that are ready.
     pub ready_pods: i32,
-    /// Pods of the whole group.
+    /// All its pods.
     pub pods: i32,
     /// Pod of rank 0.
     pub leader_pod: String,
@@ -37,11 +37,11 @@ pub struct GroupStatus {
     /// Requests that run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_requests: Option<i32>,
-    /// Restarts within the window.
+    /// Restarts in the window.
     ///
     /// Restarts of the whole group by the operator within the window.
     pub restarts: i32,
-    /// When the window began.
+    /// Window's begin.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub window_started_at: Option<Time>,
@@ -51,17 +51,23 @@ pub struct GroupStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub restarted_at: Option<Time>,
-    /// When it became incomplete.
+    /// Incomplete since.
     ///
     /// When the group became incomplete, for the time it has to form again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub unready_since: Option<Time>,
-    /// When it was first ready.
+    /// Pods placed since.
+    ///
+    /// When the last of its pods had a node and an image: time to form runs from then on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub placed_since: Option<Time>,
+    /// First ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub ready_since: Option<Time>,
-    /// When its node began to evict.
+    /// Its node evicts since.
     ///
     /// When a node under it was cordoned or began to evict; a replacement is started.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +79,7 @@ pub struct GroupStatus {
     /// Takes no new requests.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
-    /// When draining began.
+    /// Draining since.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub draining_since: Option<Time>,
@@ -128,7 +134,7 @@ pub struct RankFailure {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
-    /// When it ended.
+    /// Ended at.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub time: Option<Time>,

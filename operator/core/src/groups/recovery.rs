@@ -229,20 +229,16 @@ fn restart(
         group.memory.state,
         GroupState::Ready | GroupState::Draining | GroupState::Lost | GroupState::Exhausted
     );
-    let placed = group
-        .pods
-        .iter()
-        .all(|pod| pod.node.is_some() && !waits_for_image(pod));
     let failed = group.pods.iter().any(PodView::has_failed) || group.memory.ready_since.is_some();
     if idle || !failed || group.pods.is_empty() {
         return;
     }
-    if !placed {
-        group.memory.unready_since = Some(Time(now));
+    let Some(placed) = &group.memory.placed_since else {
         return;
-    }
+    };
     let mut due = since
         .0
+        .max(placed.0)
         .saturating_add(settings.reform_timeout)
         .unwrap_or(Timestamp::MAX);
     if let Some(last) = &group.memory.restarted_at {
@@ -279,20 +275,6 @@ fn restart(
             group.memory.restarts, policy.max_group_restarts
         ),
     );
-}
-
-/// The kubelet fetches the image, or tries to.
-pub fn waits_for_image(pod: &PodView) -> bool {
-    let reason = pod.waiting.as_deref().unwrap_or_default();
-    matches!(
-        reason,
-        "ContainerCreating"
-            | "PodInitializing"
-            | "ImagePullBackOff"
-            | "ErrImagePull"
-            | "InvalidImageName"
-            | "ErrImageNeverPull"
-    )
 }
 
 #[cfg(test)]

@@ -44,12 +44,16 @@ pub(super) fn judge(
             .iter()
             // A group that can't be made is tried in each round, which is no progress.
             .any(|b| !ids::was_never_seen(b) && !groups.iter().any(|g| g.memory.id == b.id));
-    if progressed || service.spec.suspend {
-        memory.progressed_at = Some(Time(now));
-    }
-    let last = memory.progressed_at.get_or_insert(Time(now)).0;
     let limit = SignedDuration::from_secs(service.spec.rollout.progress_deadline_seconds.into());
-    let due = last.saturating_add(limit).unwrap_or(Timestamp::MAX);
+    let due = if service.spec.suspend {
+        // Nothing is to make progress: the time begins anew afterwards.
+        memory.progressed_at = None;
+        Timestamp::MAX
+    } else {
+        let last = memory.progressed_at.take().filter(|_| !progressed);
+        let last = memory.progressed_at.insert(last.unwrap_or(Time(now))).0;
+        last.saturating_add(limit).unwrap_or(Timestamp::MAX)
+    };
     let exhausted = new.iter().find(|g| g.memory.state == GroupState::Exhausted);
     let failure = if let Some(group) = exhausted {
         Some(format!("group {} used up its restarts", group.memory.id))

@@ -107,6 +107,7 @@ fn group(
         .iter()
         .filter_map(|node| node.lost_since(settings.node_lost_after))
         .min();
+    memory.placed_since = placed_since(&pods, memory.placed_since.take(), now);
     memory.evacuating_since = match (leaving, memory.evacuating_since.take()) {
         (true, Some(since)) => Some(since),
         (true, None) => Some(Time(now)),
@@ -131,6 +132,12 @@ fn group(
     };
     group.memory.state = state(&group, whole);
     group
+}
+
+/// Since when all pods are where they can form a group; nothing while one lacks a node or an image.
+fn placed_since(pods: &[PodView], before: Option<Time>, now: Timestamp) -> Option<Time> {
+    let placed = !pods.is_empty() && pods.iter().all(PodView::is_placed);
+    placed.then(|| before.unwrap_or(Time(now)))
 }
 
 /// When every gateway uses a group that has been ready since `since`: it knows of it by then, and believes its certificate.

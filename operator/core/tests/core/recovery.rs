@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 use kvasir_operator_api::GroupState;
+use kvasir_operator_core::observed::GroupLoad;
 use serde_json::json;
 
 use crate::fake::Fake;
@@ -133,4 +134,64 @@ fn a_cordoned_node_is_left_without_a_gap_and_its_budget_opens() {
     assert_eq!(budget(&fake, 0), Some(json!("100%")));
     fake.settle();
     assert_eq!(fake.status().groups[0].id, 1);
+}
+
+#[test]
+fn a_failed_group_that_waits_for_a_node_says_for_how_long_and_writes_nothing_meanwhile() {
+    let mut fake = ready(1);
+    fake.fail_pod("chat-g0-0");
+    fake.delete_pod("chat-g0-0");
+    for node in fake.nodes.values_mut() {
+        node.cordoned = true;
+    }
+    // As long as an id rests.
+    for _ in 0..40 {
+        fake.reconcile();
+        fake.tick(30);
+    }
+    assert_eq!(fake.pods["chat-g0-0"].view.node, None);
+    let since = fake.status().groups[0].unready_since.clone();
+    let writes = fake.writes;
+    for _ in 0..100 {
+        fake.reconcile();
+        fake.tick(30);
+    }
+    let group = fake.status().groups[0].clone();
+    assert_eq!((fake.writes, group.unready_since), (writes, since));
+    assert_eq!((group.state, group.restarts), (GroupState::Recovering, 0));
+    // With a node it has the whole time to form again.
+    let node = fake.nodes.keys().next().unwrap().clone();
+    fake.nodes.get_mut(&node).unwrap().cordoned = false;
+    fake.broken.insert(String::new());
+    fake.tick(5);
+    let placed = fake.now;
+    run(&mut fake, 0, |fake| fake.status().groups[0].restarts == 1);
+    let took = fake.now.duration_since(placed);
+    let timeout = fake.settings.reform_timeout;
+    assert!(
+        took >= timeout && took < timeout + SignedDuration::from_secs(30),
+        "{took}"
+    );
+}
+
+#[test]
+fn a_suspended_rollout_writes_nothing_while_its_groups_drain() {
+    let mut fake = ready(1);
+    fake.roll("2");
+    fake.edit(|spec| spec.suspend = true);
+    let busy = GroupLoad {
+        running: 1,
+        ..GroupLoad::default()
+    };
+    fake.loads.insert(0, busy);
+    for _ in 0..3 {
+        fake.reconcile();
+    }
+    assert!(fake.status().groups[0].draining);
+    let writes = fake.writes;
+    for _ in 0..10 {
+        fake.tick(1);
+        fake.reconcile();
+    }
+    assert_eq!(fake.writes, writes);
 }
