@@ -3,7 +3,7 @@
 use kvasir_operator_api::ConditionType::{EnginesReady, ModelReady};
 use kvasir_operator_api::{InferenceServiceStatus, Reason};
 use kvasir_operator_core::child::Kind;
-use kvasir_operator_core::observed::foreign_pod;
+use kvasir_operator_core::observed::{PodView, foreign_pod};
 use serde_json::json;
 
 use super::{Row, after, at_rest, broken, first, seen, settled};
@@ -58,6 +58,18 @@ pub(super) const ROWS: &[Row] = &[
     (ModelReady, "Unknown", Reason::Resolving, || broken(64, "gguf")),
     (ModelReady, "Unknown", Reason::Resolving, || broken(1, "panicked")),
     (EnginesReady, "Unknown", Reason::Starting, || first(json!({}))),
+    (EnginesReady, "False", Reason::SchedulingGated, || {
+        let mut fake = Fake::new(json!({}));
+        fake.reconcile();
+        seen(&fake, |observed| {
+            let pod = PodView {
+                group: Some(0),
+                gates: Some("queue.example/turn".to_owned()),
+                ..PodView::default()
+            };
+            observed.pods.push(pod);
+        })
+    }),
     (EnginesReady, "True", Reason::MinimumGroupsAvailable, || {
         settled(json!({}))
     }),

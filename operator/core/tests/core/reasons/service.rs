@@ -3,7 +3,7 @@
 use kvasir_operator_api::ConditionType::{self, Accepted, AutoscalingActive, Degraded, Progressing};
 use kvasir_operator_api::{InferenceServiceStatus, Reason};
 use kvasir_operator_core::child::{Kind, ObjectRef};
-use kvasir_operator_core::observed::{FailedWrite, Waiting};
+use kvasir_operator_core::observed::{FailedWrite, PodView, Waiting};
 use serde_json::{Value, json};
 
 use super::{Row, after, at_rest, broken, first, refused, seen, settled};
@@ -114,6 +114,11 @@ pub(super) const ROWS: &[Row] = &[
             fake.condition("Progressing").1 != "NewRevision"
         });
         fake.status()
+    }),
+    (Degraded, "True", Reason::ForeignPods, || {
+        seen(&at_rest(json!({})), |observed| {
+            observed.foreign_pods.push(PodView::default());
+        })
     }),
     (Degraded, "False", Reason::AsExpected, || settled(json!({}))),
     (Degraded, "True", Reason::PartialGroups, || {
