@@ -33,10 +33,15 @@ pub(super) fn model(service: &Validated, plan: &Plan, observed: &Observed) -> Ve
         let reason = reason_of_text(&without_digests(why)).unwrap_or(Reason::PullFailed);
         return Verdict::no(reason, format!("pod {}: {why}", pod.name));
     }
-    let failures = groups.iter().filter_map(|g| g.last_failure.as_ref());
-    let model_failures = failures.filter_map(|failure| Some((failure, model_reason(failure)?)));
-    match model_failures.max_by_key(|(failure, _)| failure.time.as_ref().map(|t| t.0)) {
-        Some((failure, reason)) => Verdict::no(reason, failure.message.clone().unwrap_or_default()),
+    let failures = groups
+        .iter()
+        .filter_map(|g| Some((g.id, g.last_failure.as_ref()?)));
+    let model_failures = failures.filter_map(|(id, failure)| Some((id, failure, model_reason(failure)?)));
+    match model_failures.max_by_key(|(_, failure, _)| failure.time.as_ref().map(|t| t.0)) {
+        Some((id, failure, reason)) => {
+            let line = failure.message.clone().filter(|line| !line.trim().is_empty());
+            Verdict::no(reason, line.unwrap_or_else(|| recovery::describe(id, failure)))
+        }
         None if observed.pods.is_empty() => Verdict::unknown(Reason::Resolving, "no engine has started yet"),
         None => Verdict::unknown(Reason::Resolving, "engines load the model"),
     }

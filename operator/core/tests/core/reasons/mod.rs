@@ -4,6 +4,7 @@ mod engines;
 mod gateway;
 mod service;
 
+use kvasir_config::StartFault;
 use kvasir_operator_api::{ConditionType, InferenceServiceStatus, Reason};
 use kvasir_operator_core::observed::Observed;
 use kvasir_operator_core::{plan, status};
@@ -36,7 +37,7 @@ fn rows() -> impl Iterator<Item = &'static Row> {
     ROWS.into_iter().flatten()
 }
 
-/// No condition of the status says what no row has.
+/// No condition of the status says what no row has, or nothing.
 pub(crate) fn check(status: &InferenceServiceStatus) {
     for said in &status.conditions {
         let is_it = |row: &&Row| {
@@ -45,6 +46,7 @@ pub(crate) fn check(status: &InferenceServiceStatus) {
         // What isn't known while the spec is refused.
         let is_open = said.status == "Unknown" && said.reason == Reason::Reconciling.as_str();
         assert!(is_open || rows().any(|row| is_it(&row)), "no story for {said:?}");
+        assert!(!said.message.trim().is_empty(), "{said:?}");
     }
 }
 
@@ -72,6 +74,17 @@ fn every_story_ends_with_its_reason_and_a_message() {
             said.message
         );
         assert!(!said.message.is_empty(), "{kind}: {reason}");
+        check(&told);
+    }
+}
+
+#[test]
+fn an_engine_that_ended_without_a_word_is_told_by_its_exit_code() {
+    for fault in StartFault::ALL {
+        let told = broken(fault.exit_code().into(), "");
+        let said = told.condition(ConditionType::ModelReady).unwrap();
+        let code = format!("exit code {}", fault.exit_code());
+        assert!(said.status != "False" || said.message.contains(&code), "{said:?}");
         check(&told);
     }
 }
