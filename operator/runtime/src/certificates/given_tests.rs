@@ -112,7 +112,10 @@ fn a_guest_looks_at_its_hosts_certificate_where_the_operator_does_not_sign_that_
     let (guest, _) = shared(&json!({ "mode": "Internal" }), &provides("hosts"));
     let later = now() + SignedDuration::from_hours(24);
     let signer = authority();
-    let problems = |secret: Found| look(&guest, &[("host-gateway-tls".to_owned(), secret)].into()).problems;
+    let problems = |mut secret: Found| {
+        secret.controller = Some("host".to_owned());
+        look(&guest, &[("host-gateway-tls".to_owned(), secret)].into()).problems
+    };
     assert_eq!(
         problems(secret(&signer, &[HOSTS_GATEWAY], later)),
         [format!(
