@@ -1,19 +1,20 @@
 //! What the command says about itself, and how it ends.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-fn run(arguments: &[&str]) -> Output {
+fn operator(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvasir-operator"));
     for variable in ["KVASIR_ENGINE_IMAGE", "KVASIR_GATEWAY_IMAGE"] {
         command.env_remove(variable);
     }
-    command.args(arguments).output().unwrap()
+    command.args(arguments);
+    command
 }
 
 #[test]
 fn every_command_says_its_exit_codes_and_run_its_default_images() {
     for command in ["crd", "run", "ask", "explain"] {
-        let output = run(&[command, "--help"]);
+        let output = operator(&[command, "--help"]).output().unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -31,7 +32,9 @@ fn every_command_says_its_exit_codes_and_run_its_default_images() {
 #[test]
 fn what_cannot_be_used_ends_with_64() {
     for wrong in [&[][..], &["run", "--no-such-option"], &["explain", "chat"]] {
-        assert_eq!(run(wrong).status.code(), Some(64), "{wrong:?}");
+        let output = operator(wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{wrong:?}");
     }
-    assert_eq!(run(&["--version"]).status.code(), Some(0));
+    let output = operator(&["--version"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
 }

@@ -80,11 +80,15 @@ fn every_story_ends_with_its_reason_and_a_message() {
 
 #[test]
 fn an_engine_that_ended_without_a_word_is_told_by_its_exit_code() {
-    for fault in StartFault::ALL {
-        let told = broken(fault.exit_code().into(), "");
+    let codes: Vec<i32> = (1..128)
+        .filter(|code| StartFault::of_exit_code(*code).is_some())
+        .collect();
+    assert!(codes.len() > 5, "{codes:?}");
+    for code in codes {
+        let told = broken(code, "");
         let said = told.condition(ConditionType::ModelReady).unwrap();
-        let code = format!("exit code {}", fault.exit_code());
-        assert!(said.status != "False" || said.message.contains(&code), "{said:?}");
+        let ends = said.message.ends_with(&format!("exit code {code}"));
+        assert!(said.status != "False" || ends, "{said:?}");
         check(&told);
     }
 }
