@@ -111,7 +111,7 @@ fn perform(fake: &mut Fake, act: &Act) {
         Act::LoseStatus => fake.edit(|_| ()),
         Act::ForgetWrites => fake.restart_operator(),
         Act::BreakSpec(on) => {
-            fake.edit(|spec| spec.scheduling.gang = if *on { Gang::Volcano } else { Gang::None })
+            fake.edit(|spec| spec.scheduling.gang = if *on { Gang::Volcano } else { Gang::None });
         }
         Act::Guests(number) => guests(fake, *number),
         Act::Behind(host) => behind(fake, *host),

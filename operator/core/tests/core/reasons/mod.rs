@@ -140,7 +140,7 @@ fn broken(exit_code: i32, line: &str) -> InferenceServiceStatus {
     let mut fake = Fake::new(json!({}));
     fake.broken.insert(String::new());
     fake.broken_exit_code = exit_code;
-    fake.broken_line = line.to_owned();
+    line.clone_into(&mut fake.broken_line);
     for _ in 0..8 {
         fake.reconcile();
         fake.tick(5);
