@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use kvasir_operator_api::{ConditionType, InferenceService, InferenceServiceSpec, Reason};
 
+use crate::child::Kind;
 use crate::field_error::FieldError;
 use crate::settings::Settings;
 use crate::sharing;
@@ -50,18 +51,44 @@ pub fn judge<'a>(
     let others: Vec<&InferenceService> = others.into_iter().collect();
     let joined = validate(service, settings)
         .and_then(|own| sharing::join(service, own, others.iter().copied(), settings));
-    let errors = match joined {
+    let mut errors = match joined {
         Ok(joined) => return Judgement::Accepted(Box::new(joined)),
         Err(errors) => errors,
     };
     let last = last(service).map(|before| {
         let keep = |own| Box::new(sharing::keep(&before, own, &others, settings));
-        match validate(&before, settings).ok() {
-            Some(own) => Last::Valid(keep(own)),
-            None => Last::Outdated(keep(Validated::unjudged(&before))),
+        match validate(&before, &with_all_kinds(settings)) {
+            Ok(own) => Last::Valid(keep(own)),
+            Err(outdated) => {
+                errors.push(nothing_new(&outdated, errors.first()));
+                Last::Outdated(keep(Validated::unjudged(&before)))
+            }
         }
     });
     Judgement::Refused { errors, last }
+}
+
+/// A kind that the cluster doesn't know for a while is missed by what it is for and by nothing else.
+fn with_all_kinds(settings: &Settings) -> Settings {
+    Settings {
+        known_kinds: Kind::ALL.into_iter().collect(),
+        ..settings.clone()
+    }
+}
+
+/// What is said where not even the spec that was accepted last can be gone on with.
+fn nothing_new(outdated: &[FieldError], refusal: Option<&FieldError>) -> FieldError {
+    let first = outdated.first();
+    let why = first.filter(|first| Some(*first) != refusal);
+    let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+    FieldError::new(
+        "status.acceptedSpec",
+        first.map_or(Reason::InvalidSpec, |first| first.reason),
+        format!(
+            "the spec that what runs was made from wouldn't be accepted any more{why}: its certificates are renewed, and nothing else is repaired or \
+             changed until the service's spec is accepted"
+        ),
+    )
 }
 
 /// The spec that what runs follows, if any was accepted.
@@ -79,6 +106,12 @@ pub fn last(service: &InferenceService) -> Option<InferenceService> {
         spec: spec(service)?.into_owned(),
         status: service.status.clone(),
     })
+}
+
+/// What the status has to keep of a service, where it says that its spec is accepted.
+pub(crate) fn kept(service: &InferenceService) -> Option<String> {
+    let accepted = spec(service)?;
+    remember(&accepted).filter(|text| text.len() <= MAX_SPEC_BYTES)
 }
 
 /// What the status keeps of a spec.

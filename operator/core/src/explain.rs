@@ -301,7 +301,7 @@ fn remedy(reason: &str) -> Option<&'static str> {
         | "InvalidSpec"
         | "OverrideForbidden"
         | "AnonymousNotAllowed" => {
-            "change the field that Accepted names: until then everything goes on by the spec that was accepted last, if one was."
+            "change the field that Accepted names: until then what runs goes on by the spec that was accepted last."
         }
         "NameCollision" => "delete or rename what the message names, or give the service another name.",
         "QuotaExceeded" => "ask for a larger quota of the namespace, or lower replicas or resources.",

@@ -33,6 +33,8 @@ pub struct Sharing {
     pub guests: Vec<Guest>,
     /// The service whose gateway serves this one, where it names one.
     pub host: Option<Host>,
+    /// Why the host's gateway hears of no change at present, where it doesn't.
+    pub deaf_host: Option<String>,
 }
 
 /// A service behind another one's gateway.
@@ -90,9 +92,10 @@ pub fn join<'a>(
     let is_other = |other: &&InferenceService| other.metadata.name != service.metadata.name;
     let others: Vec<&InferenceService> = others.into_iter().filter(is_other).collect();
     if let Some(name) = reference(&own.spec) {
-        own.sharing.host = Some(match host(name, &others, settings) {
+        own.sharing.host = Some(match host(name, &others) {
             Ok(host) => {
-                may_enter(service, &own, &host, &others).map_err(|refusal| vec![refusal])?;
+                may_enter(&own, &host, &behind(service, &host, &others)).map_err(|refusal| vec![refusal])?;
+                own.sharing.deaf_host = deafness(&host, &others, settings);
                 Host::Serves(Box::new(host))
             }
             Err(why) => unfit(name, why, &others),
@@ -109,17 +112,19 @@ pub fn join<'a>(
 
 /// The same for a service that goes on by the spec that was accepted last, whatever became of its place meanwhile: its pods and those that they
 /// meet run on, and are trusted as before.
-pub(crate) fn keep(
+pub fn keep(
     service: &InferenceService,
-    own: Validated,
+    mut own: Validated,
     others: &[&InferenceService],
     settings: &Settings,
 ) -> Validated {
+    if let Some(host) = reference(&own.spec).and_then(|name| host(name, others).ok()) {
+        behind(service, &host, others).names.leave_taken_aliases(&mut own);
+    }
     let kept = join(service, own.clone(), others.iter().copied(), settings);
     kept.unwrap_or_else(|errors| {
-        let mut own = own;
         let why = errors.first().map(ToString::to_string).unwrap_or_default();
-        own.sharing.host = reference(&service.spec).map(|name| unfit(name, why, others));
+        own.sharing.host = reference(&own.spec.clone()).map(|name| unfit(name, why, others));
         own
     })
 }
@@ -135,7 +140,7 @@ fn named<'a>(name: &str, others: &[&'a InferenceService]) -> Option<&'a Inferenc
 }
 
 /// The service of that name, if its gateway can serve others.
-fn host(name: &str, others: &[&InferenceService], settings: &Settings) -> Result<Validated, String> {
+fn host(name: &str, others: &[&InferenceService]) -> Result<Validated, String> {
     let Some(host) = named(name, others) else {
         return Err(format!(
             "there is no InferenceService {name} in this namespace: create it, or name another one in spec.gateway.gatewayRef"
@@ -160,12 +165,18 @@ fn host(name: &str, others: &[&InferenceService], settings: &Settings) -> Result
             "InferenceService {name} has no gateway: set its spec.gateway.enabled to true, or name another one in spec.gateway.gatewayRef"
         ));
     }
-    validate(&host, settings).map_err(|errors| {
-        let first = errors.first().map(ToString::to_string).unwrap_or_default();
-        format!(
-            "the spec of InferenceService {name} isn't accepted any more ({first}): until it is, its gateway goes on as it was and hears of no change"
-        )
-    })
+    Ok(Validated::unjudged(&host))
+}
+
+/// Why the host's gateway hears of no change, where it doesn't: the spec that it was made from wouldn't be accepted any more.
+fn deafness(host: &Validated, others: &[&InferenceService], settings: &Settings) -> Option<String> {
+    let service = accepted::last(named(&host.name, others)?)?;
+    let errors = validate(&service, settings).err()?;
+    let first = errors.first().map(ToString::to_string).unwrap_or_default();
+    Some(format!(
+        "the spec of InferenceService {} isn't accepted any more ({first}): until it is, its gateway goes on as it was and hears of no change",
+        host.name
+    ))
 }
 
 fn never_accepted(name: &str, host: &InferenceService) -> String {
@@ -202,7 +213,8 @@ fn guests(host: &Validated, others: &[&InferenceService]) -> Vec<Guest> {
     names.take(host);
     let mut guests = Vec::new();
     for service in served {
-        let guest = Validated::unjudged(&service);
+        let mut guest = Validated::unjudged(&service);
+        names.leave_taken_aliases(&mut guest);
         if guests.len() < MOST_GUESTS && names.taken(&guest).is_none() {
             names.take(&guest);
             let status = service.status.unwrap_or_default();
@@ -215,49 +227,79 @@ fn guests(host: &Validated, others: &[&InferenceService]) -> Vec<Guest> {
     guests
 }
 
-/// Who serves which model name behind one gateway.
+/// Who serves which model name behind one gateway, and whether it is its model's own name and no alias.
 #[derive(Default)]
-struct Names(BTreeMap<String, String>);
+struct Names(BTreeMap<String, (String, bool)>);
+
+/// A name that somebody else has.
+struct Taken<'a> {
+    /// The field that asks for it.
+    path: String,
+    name: &'a str,
+    owner: &'a str,
+    /// What helps.
+    way_out: &'static str,
+}
 
 impl Names {
     fn take(&mut self, service: &Validated) {
         for (_, name) in service.model_names() {
-            self.0.insert(name.to_owned(), service.name.clone());
+            let owner = (service.name.clone(), name == service.model_name());
+            self.0.insert(name.to_owned(), owner);
         }
     }
 
-    /// The first name of the service that another one has: its field, itself, and whose it is.
-    fn taken<'a>(&'a self, service: &'a Validated) -> Option<(String, &'a str, &'a str)> {
+    /// The first name of the service that another one has.
+    fn taken<'a>(&'a self, service: &'a Validated) -> Option<Taken<'a>> {
         let mut names = service.model_names().into_iter();
         names.find_map(|(path, name)| {
-            let owner = self.0.get(name).filter(|owner| **owner != service.name)?;
-            Some((path, name, owner.as_str()))
+            let owner = self.0.get(name).filter(|(owner, _)| *owner != service.name);
+            let (owner, is_their_models) = owner?;
+            Some(Taken {
+                path,
+                name,
+                owner,
+                way_out: way_out(name == service.model_name(), *is_their_models),
+            })
         })
+    }
+
+    /// Two that took up one name at one moment were both accepted: the one that loses it goes on without.
+    fn leave_taken_aliases(&self, service: &mut Validated) {
+        let name = service.name.clone();
+        let is_free = |alias: &String| self.0.get(alias).is_none_or(|(owner, _)| *owner == name);
+        service.spec.model.aliases.retain(is_free);
     }
 }
 
-/// Whether a service finds room and free names behind the host's gateway.
-fn may_enter(
-    service: &InferenceService,
-    own: &Validated,
-    host: &Validated,
-    others: &[&InferenceService],
-) -> Result<(), FieldError> {
-    // With itself, as it was served so far.
-    let all: Vec<&InferenceService> = others.iter().copied().chain([service]).collect();
+/// Who is served behind a gateway, and by which names.
+struct Behind {
+    guests: Vec<Guest>,
+    names: Names,
+}
+
+/// What is behind the host's gateway, with the service itself as it was served so far.
+fn behind(service: &InferenceService, host: &Validated, others: &[&InferenceService]) -> Behind {
+    let is_other = |other: &&InferenceService| other.metadata.name != service.metadata.name;
+    let all: Vec<&InferenceService> = others.iter().copied().filter(is_other).chain([service]).collect();
     let guests = guests(host, &all);
     let mut names = Names::default();
     names.take(host);
     for guest in &guests {
         names.take(&guest.service);
     }
-    if let Some((path, name, other)) = names.taken(own) {
+    Behind { guests, names }
+}
+
+/// Whether a service finds room and free names behind the host's gateway.
+fn may_enter(own: &Validated, host: &Validated, behind: &Behind) -> Result<(), FieldError> {
+    let Behind { guests, names } = behind;
+    if let Some(taken) = names.taken(own) {
         let message = format!(
-            "the gateway of InferenceService {} serves {name:?} for InferenceService {other} already: {}",
-            host.name,
-            way_out(name == own.model_name())
+            "the gateway of InferenceService {} serves {:?} for InferenceService {} already: {}",
+            host.name, taken.name, taken.owner, taken.way_out
         );
-        return Err(FieldError::new(path, Reason::NameCollision, message));
+        return Err(FieldError::new(taken.path, Reason::NameCollision, message));
     }
     let is_new = guests.iter().all(|guest| guest.service.name != own.name);
     if is_new && guests.len() >= MOST_GUESTS {
@@ -290,21 +332,24 @@ fn may_be_called(
     for guest in guests(&Validated::unjudged(&before), others) {
         names.take(&guest.service);
     }
-    let Some((path, name, other)) = names.taken(own) else {
+    let Some(taken) = names.taken(own) else {
         return Ok(());
     };
     let message = format!(
-        "this service's gateway serves {name:?} for InferenceService {other} already: {}",
-        way_out(name == own.model_name())
+        "this service's gateway serves {:?} for InferenceService {} already: {}",
+        taken.name, taken.owner, taken.way_out
     );
-    Err(FieldError::new(path, Reason::NameCollision, message))
+    Err(FieldError::new(taken.path, Reason::NameCollision, message))
 }
 
 /// A model's name can't be changed, an alias can.
-fn way_out(is_model_name: bool) -> &'static str {
-    if is_model_name {
-        "take it from that one's spec.model.aliases, name another gateway, or make this service anew with another spec.model.name"
-    } else {
-        "leave this alias out, or take the name from that one first"
+fn way_out(is_own_models: bool, is_their_models: bool) -> &'static str {
+    match (is_own_models, is_their_models) {
+        (true, true) => "name another gateway, or make this service anew with another spec.model.name",
+        (true, false) => {
+            "take it from that one's spec.model.aliases, name another gateway, or make this service anew with another spec.model.name"
+        }
+        (false, true) => "leave this alias out",
+        (false, false) => "leave this alias out, or take it from that one's spec.model.aliases first",
     }
 }

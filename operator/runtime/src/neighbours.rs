@@ -166,7 +166,10 @@ fn face(service: &InferenceService) -> Face {
     ];
     let said = conditions.map(|kind| {
         let condition = status.condition(kind);
-        condition.map(|condition| (condition.status.clone(), condition.reason.clone()))
+        // Guests pass on why their host isn't accepted.
+        let message =
+            (kind == ConditionType::Accepted).then(|| condition.map(|condition| condition.message.clone()));
+        condition.map(|condition| (condition.status.clone(), condition.reason.clone(), message))
     });
     let serves = status.groups.iter().map(|group| {
         let serves = group.ready_since.is_some() && group.unready_since.is_none();

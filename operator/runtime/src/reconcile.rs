@@ -16,8 +16,9 @@ use kvasir_operator_api::names::Names;
 use kvasir_operator_api::{InferenceService, InferenceServiceStatus};
 use kvasir_operator_core::accepted::{self, Judgement, Last};
 use kvasir_operator_core::build::certificate;
+use kvasir_operator_core::child::{Kind, Live};
 use kvasir_operator_core::observed::Observed;
-use kvasir_operator_core::{FieldError, Plan, Settings, Validated, groups, plan, status};
+use kvasir_operator_core::{FieldError, Plan, Settings, Validated, groups, plan, sharing, status};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -340,7 +341,7 @@ async fn refuse(
     };
     let due = match last {
         Some(last) => keep_certificates(service, &last, &applier, settings, now).await?,
-        None => None,
+        None => keep_own_certificates(service, &applier, settings, now, context).await?,
     };
     context.backoff.forget(&service.uid().unwrap_or_default());
     let wait = due.and_then(|due| Duration::try_from(due.duration_since(now)).ok());
@@ -361,6 +362,32 @@ async fn keep_certificates(
     let secrets = certificates::read(applier, &names, &running.uid).await?;
     let worked = Box::pin(certify(running, applier, settings, secrets, now)).await?;
     Ok(worked.look_again)
+}
+
+/// The same where nobody knows by which spec its pods run, if it has any: the status was lost, or a later operator wrote it. What the operator
+/// itself has signed is renewed.
+async fn keep_own_certificates(
+    service: &InferenceService,
+    applier: &Applier<'_>,
+    settings: &Settings,
+    now: Timestamp,
+    context: &Context,
+) -> Result<Option<Timestamp>, RoundError> {
+    let uid = service.uid().unwrap_or_default();
+    let own = |live: &&Live| live.is_owned_by(&uid);
+    let seen = applier.cache.snapshot(applier.key);
+    let mut own = seen.children.iter().filter(own);
+    let has_gateway = own.any(|live| live.reference.kind == Kind::Deployment);
+    let running = Validated::as_it_runs(service, has_gateway);
+    let others = context.neighbours.of(service, &context.services);
+    let others: Vec<&InferenceService> = others.iter().map(|other| &**other).collect();
+    let running = sharing::keep(service, running, &others, settings);
+    let names = [running.names.authority()];
+    let secrets = certificates::read(applier, &names, &uid).await?;
+    if secrets.values().all(|found| !found.ours) {
+        return Ok(None);
+    }
+    keep_certificates(service, &running, applier, settings, now).await
 }
 
 /// Over the version that was read, and only if it says something new.

@@ -232,7 +232,7 @@ fn over_quota(what: &str) -> Verdict {
 
 fn gateway(service: &Validated, plan: &Plan, observed: &Observed) -> Verdict {
     if let Some(host) = &service.sharing.host {
-        return shared_gateway(host, plan, observed);
+        return shared_gateway(host, service.sharing.deaf_host.as_deref(), plan, observed);
     }
     if !service.spec.gateway.enabled {
         return Verdict::yes(Reason::Disabled, "spec.gateway.enabled is false");
@@ -295,7 +295,7 @@ fn available(plan: &Plan, route: &Taken, what: &str) -> Verdict {
 }
 
 /// The gateway of another service.
-fn shared_gateway(host: &Host, plan: &Plan, observed: &Observed) -> Verdict {
+fn shared_gateway(host: &Host, deaf: Option<&str>, plan: &Plan, observed: &Observed) -> Verdict {
     let host = match host {
         Host::Serves(host) => host,
         Host::Unfit { why, .. } => return Verdict::no(Reason::NoSharedGateway, why.as_str()),
@@ -318,7 +318,12 @@ fn shared_gateway(host: &Host, plan: &Plan, observed: &Observed) -> Verdict {
         // Another change of the file is no reason to doubt a service that was served before it.
         Some(view) if !view.lists_us || !(view.is_told || was_served_by(host, observed)) => Verdict::unknown(
             Reason::Reconciling,
-            format!("the gateway of InferenceService {name} isn't told of this service yet"),
+            match deaf {
+                Some(why) => {
+                    format!("the gateway of InferenceService {name} isn't told of this service: {why}")
+                }
+                None => format!("the gateway of InferenceService {name} isn't told of this service yet"),
+            },
         ),
         Some(view) => available(
             plan,

@@ -93,6 +93,8 @@ pub fn refused(
             operator: settings.version.clone(),
             ..before.versions.clone().unwrap_or_default()
         }),
+        // An earlier operator didn't keep it, and this status is the last that says that it was accepted.
+        accepted_spec: before.accepted_spec.clone().or_else(|| accepted::kept(service)),
         ..before
     }
 }

@@ -54,6 +54,15 @@ pub struct Validated {
 }
 
 impl Validated {
+    /// A service of which nobody knows with which spec it was accepted, as far as the certificates of what runs are concerned: the operator signs
+    /// them, for groups and, with `has_gateway`, for a gateway.
+    pub fn as_it_runs(service: &InferenceService, has_gateway: bool) -> Self {
+        let mut running = Self::unjudged(service);
+        running.spec.tls.mode = TlsMode::Internal;
+        running.spec.gateway.enabled = has_gateway;
+        running
+    }
+
     /// A service whose spec was accepted once. The shape of one that couldn't be any more is that of a group of one rank.
     pub(crate) fn unjudged(service: &InferenceService) -> Self {
         let shape = Shape::new(&service.spec.topology).unwrap_or(Shape::SINGLE);

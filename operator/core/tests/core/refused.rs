@@ -174,9 +174,15 @@ fn a_refused_edit_stops_no_repair_and_nothing_of_it_is_built() {
 fn nothing_new_is_made_from_a_spec_that_the_operator_does_not_accept_any_more() {
     let mut fake = Fake::new(json!({ "topology": { "tensor": 2 } }));
     fake.settle();
+    // As an earlier operator left it.
+    fake.service.status.as_mut().unwrap().accepted_spec = None;
     fake.settings.alpha_topology = false;
     fake.reconcile();
     assert_eq!(fake.condition("Accepted").1, "Unsupported");
+    let status = fake.status();
+    assert!(status.accepted_spec.is_some());
+    let said = &status.condition(ConditionType::Accepted).unwrap().message;
+    assert!(said.contains("nothing else is repaired"), "{said}");
     let set = fake.sets()[0].reference.clone();
     fake.objects.remove(&set);
     fake.settle();
@@ -188,6 +194,25 @@ fn nothing_new_is_made_from_a_spec_that_the_operator_does_not_accept_any_more() 
             ..
         }
     ));
+}
+
+#[test]
+fn a_kind_that_leaves_the_cluster_stops_no_repair_of_anything_else() {
+    let mut fake = Fake::new(json!({ "tls": { "mode": "CertManager", "issuerRef": { "name": "ours" } } }));
+    fake.settings.known_kinds.insert(Kind::Certificate);
+    fake.settle();
+    fake.settings.known_kinds.clear();
+    let service = ObjectRef {
+        kind: Kind::Service,
+        name: "chat-engines".to_owned(),
+    };
+    fake.objects.remove(&service).unwrap();
+    fake.settle();
+    assert_eq!(
+        fake.condition("Accepted"),
+        ("False".to_owned(), "Unsupported".to_owned())
+    );
+    assert!(fake.objects.contains_key(&service));
 }
 
 #[test]

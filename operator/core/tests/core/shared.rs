@@ -366,12 +366,6 @@ fn a_host_that_can_not_serve_is_named_with_the_way_out_and_engines_run_meanwhile
         chained.contains("it asks for that of next") && chained.contains("set gateway.enabled to true"),
         "{chained}"
     );
-    let refused = unfit(vec![other(
-        "host",
-        0,
-        json!({ "scheduling": { "gang": "Volcano" } }),
-    )]);
-    assert!(refused.contains("spec.scheduling.gang"), "{refused}");
 }
 
 #[test]
@@ -388,7 +382,8 @@ fn a_name_belongs_to_the_host_first_then_to_the_oldest_and_then_to_the_first_by_
         named("twin-b", 5, "n", "c"),
         named("twin-a", 5, "n", "d"),
     ]);
-    assert_eq!(models(&fake), [["m", "b"], ["n", "d"]]);
+    // An alias that another one has is left out, and a model whose own name is.
+    assert_eq!(models(&fake), [vec!["x"], vec!["m", "b"], vec!["n", "d"]]);
 
     let ours = json!({ "model": { "source": { "pvc": { "claimName": "models" } }, "name": "m", "aliases": ["other"] } });
     let errors = refusals(
@@ -489,6 +484,42 @@ fn a_guest_whose_edit_is_refused_goes_on_behind_its_gateway_as_its_status_says()
     assert_eq!(fake.condition("GatewayReady").1, "DeploymentUnavailable");
 }
 
+#[test]
+fn a_host_whose_accepted_spec_is_outdated_goes_on_serving_and_newcomers_read_why_they_wait() {
+    let mut fake = guest_of(json!({ "scheduling": { "gang": "Volcano" } }));
+    fake.settle();
+    assert_eq!(fake.condition("Ready").0, "True");
+    let mut new = guest_of(json!({ "scheduling": { "gang": "Volcano" } }));
+    new.host = Some((2, false));
+    new.settle();
+    assert_eq!(new.condition("GatewayReady").0, "Unknown");
+    let why = message(&new, "GatewayReady");
+    assert!(
+        why.contains("isn't accepted any more (spec.scheduling.gang"),
+        "{why}"
+    );
+}
+
+#[test]
+fn of_two_that_took_up_one_name_at_one_moment_the_younger_goes_on_without_it() {
+    let guest = |name: &str, born: u32| other(name, born, with(behind("chat"), &called(name, &["x", name])));
+    let fake = host_of(vec![guest("old", 1), guest("young", 2)]);
+    assert_eq!(models(&fake), [vec!["old", "x"], vec!["young"]]);
+    // On its own side too.
+    let mut young = guest_of(json!({}));
+    young.service.metadata.creation_timestamp = Some(Time(young.now));
+    young.edit(|spec| spec.model.aliases = vec!["x".to_owned(), "own".to_owned()]);
+    young.settle();
+    young
+        .others
+        .push(other("old", 1, with(behind("host"), &called("old", &["x"]))));
+    young.settle();
+    assert_eq!(young.condition("Accepted").1, "NameCollision");
+    assert_eq!(young.condition("GatewayReady").0, "True");
+    let kept = young.status().accepted_spec.unwrap();
+    assert!(kept.contains("\"own\"") && !kept.contains("\"x\""), "{kept}");
+}
+
 fn called(name: &str, aliases: &[&str]) -> Value {
     let source = json!({ "pvc": { "claimName": "models" } });
     json!({ "model": { "source": source, "name": name, "aliases": aliases } })
@@ -553,7 +584,7 @@ fn a_service_that_gets_its_first_gateway_has_its_names_before_those_who_waited_f
     ];
     fake.settle();
     assert_eq!(file(&fake).served_model_names, ["chat"]);
-    assert_eq!(models(&fake), [["free"]]);
+    assert_eq!(models(&fake), [["early"], ["free"]]);
 }
 
 #[test]
@@ -663,7 +694,7 @@ fn a_refused_spec_takes_no_trust_from_those_who_share_a_gateway() {
     guest.settle();
     guest.edit(|spec| spec.model.aliases = vec!["host".to_owned()]);
     assert!(matches!(kept(&guest).host, Some(sharing::Host::Serves(_))));
-    // Accepted at one moment, and then the older one has the name: the other one is trusted where it was.
+    // Accepted at one moment, and then the older one has the model's name: the other one is trusted where it was.
     guest.edit(|spec| spec.model.aliases = Vec::new());
     guest.service.metadata.creation_timestamp = Some(Time(guest.now));
     let rival = with(behind("host"), &called("rival", &["chat"]));

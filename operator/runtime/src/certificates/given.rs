@@ -33,6 +33,8 @@ struct Expected {
 struct Other {
     name: String,
     uid: String,
+    /// The Secret that its spec names, whose content is in the one that is looked at.
+    given: Option<String>,
 }
 
 impl Expected {
@@ -41,6 +43,17 @@ impl Expected {
         let other = self.of.as_ref()?;
         let owner = found?.controller.as_ref();
         (owner != Some(&other.uid)).then(|| format!("it doesn't belong to InferenceService {}", other.name))
+    }
+}
+
+impl Other {
+    /// Where what is wrong can be put right.
+    fn source(&self) -> Option<String> {
+        let given = self.given.as_ref()?;
+        Some(format!(
+            " (it comes from Secret {given}, which spec.tls.secretName of InferenceService {} names)",
+            self.name
+        ))
     }
 }
 
@@ -93,6 +106,7 @@ fn expected(
         of: service.sharing.serving_host().map(|host| Other {
             name: host.name.clone(),
             uid: host.uid.clone(),
+            given: host.spec.tls.secret_name.clone(),
         }),
     }));
     all
@@ -236,9 +250,10 @@ pub(super) fn view(
             }
             Err(problem) => {
                 let why = refusal(children, &expected.secret);
+                let source = expected.of.as_ref().and_then(Other::source).unwrap_or_default();
                 let field = expected.field.map(|field| format!("{field}: "));
                 view.problems.push(format!(
-                    "{}Secret {}: {problem}{}",
+                    "{}Secret {}: {problem}{source}{}",
                     field.unwrap_or_default(),
                     expected.secret,
                     why.map(|why| format!(" (cert-manager says: {why})"))

@@ -119,7 +119,8 @@ fn a_guest_looks_at_its_hosts_certificate_where_the_operator_does_not_sign_that_
     assert_eq!(
         problems(secret(&signer, &[HOSTS_GATEWAY], later)),
         [format!(
-            "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY}"
+            "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY} (it comes from Secret hosts, which \
+             spec.tls.secretName of InferenceService host names)"
         )]
     );
     assert!(problems(secret(&signer, &[HOSTS_GATEWAY, GATEWAY], later)).is_empty());
@@ -201,7 +202,8 @@ fn a_hosts_certificate_must_speak_for_its_guest_and_be_of_an_authority_that_both
     assert_eq!(
         problems(&secrets),
         [format!(
-            "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY}"
+            "spec.gateway.gatewayRef: Secret host-gateway-tls: its certificate doesn't carry the URI {GATEWAY} (it comes from Secret hosts, which \
+             spec.tls.secretName of InferenceService host names)"
         )]
     );
     secrets.insert("host-gateway-tls".to_owned(), hosts(&signer, GATEWAY));
