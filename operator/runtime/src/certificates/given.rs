@@ -240,7 +240,10 @@ pub(super) fn view(
     for expected in expected {
         let found = secrets.get(&expected.secret);
         let judged = match expected.stranger(found) {
-            None => judge(found.map(|found| &found.data), &expected.uris, now),
+            None => judge(found.map(|found| &found.data), &expected.uris, now).map_err(|problem| {
+                let source = expected.of.as_ref().and_then(Other::source);
+                format!("{problem}{}", source.unwrap_or_default())
+            }),
             Some(problem) => Err(problem),
         };
         match judged {
@@ -250,10 +253,9 @@ pub(super) fn view(
             }
             Err(problem) => {
                 let why = refusal(children, &expected.secret);
-                let source = expected.of.as_ref().and_then(Other::source).unwrap_or_default();
                 let field = expected.field.map(|field| format!("{field}: "));
                 view.problems.push(format!(
-                    "{}Secret {}: {problem}{source}{}",
+                    "{}Secret {}: {problem}{}",
                     field.unwrap_or_default(),
                     expected.secret,
                     why.map(|why| format!(" (cert-manager says: {why})"))
