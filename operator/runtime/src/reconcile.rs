@@ -188,7 +188,7 @@ async fn work(service: &InferenceService, context: &Context) -> Result<Action, R
         } => (*validated, Some(errors)),
         Judgement::Refused { errors, last } => {
             let last = last.map(|(Last::Valid(running) | Last::Outdated(running))| *running);
-            return refuse(service, &key, &errors, last, &settings, now, context).await;
+            return Box::pin(refuse(service, &key, &errors, last, &settings, now, context)).await;
         }
     };
     let applier = Applier {
