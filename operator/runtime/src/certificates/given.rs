@@ -65,7 +65,7 @@ fn expected(
     settings: &Settings,
     now: Timestamp,
 ) -> Vec<Expected> {
-    let carried = carried(service, secrets, now);
+    let carried = || carried(service, secrets, now);
     let mut all: Vec<Expected> = match (&service.spec.tls.mode, &service.spec.tls.secret_name) {
         // All pods share it, so it speaks for engines and gateway alike.
         (TlsMode::Provided, Some(secret)) => vec![Expected {
@@ -73,7 +73,7 @@ fn expected(
             secret: secret.clone(),
             uris: std::iter::once(identity::engine(service))
                 .chain(service.spec.gateway.enabled.then(|| identity::gateway(service)))
-                .chain(carried)
+                .chain(carried())
                 .collect(),
             of: None,
         }],
@@ -85,7 +85,7 @@ fn expected(
                 uris: match subject {
                     Subject::Group { .. } => identity::names(service, subject, &settings.cluster_domain).uris,
                     Subject::Gateway => std::iter::once(identity::gateway(service))
-                        .chain(carried.iter().cloned())
+                        .chain(carried())
                         .collect(),
                 },
                 of: None,
@@ -116,14 +116,13 @@ fn expected(
 /// doesn't carry are theirs to wait for.
 fn carried(service: &Validated, secrets: &Secrets, now: Timestamp) -> Vec<String> {
     let found = secrets.get(&service.names.gateway_certificate());
-    let Some(found) = found.filter(|found| found.ours) else {
+    let found = found.filter(|found| found.ours && !service.sharing.guests.is_empty());
+    let Some(leaf) = found.and_then(|found| judge(Some(&found.data), &[], now).ok()) else {
         return Vec::new();
     };
     let guests = service.sharing.guests.iter();
     let names = guests.map(|guest| identity::gateway(&guest.service));
-    names
-        .filter(|name| judge(Some(&found.data), std::slice::from_ref(name), now).is_ok())
-        .collect()
+    names.filter(|name| leaf.names.uris.contains(name)).collect()
 }
 
 /// The Secret with what the gateway of the service's host shows to these engines: it must speak for this service too. What the operator signs
