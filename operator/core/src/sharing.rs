@@ -93,9 +93,10 @@ pub fn join<'a>(
     let others: Vec<&InferenceService> = others.into_iter().filter(is_other).collect();
     if let Some(name) = reference(&own.spec) {
         own.sharing.host = Some(match host(name, &others) {
-            Ok(host) => {
+            Ok(found) => {
+                let host = Validated::unjudged(&found);
                 may_enter(&own, &host, &behind(service, &host, &others)).map_err(|refusal| vec![refusal])?;
-                own.sharing.deaf_host = deafness(&host, &others, settings);
+                own.sharing.deaf_host = deafness(name, &found, settings);
                 Host::Serves(Box::new(host))
             }
             Err(why) => unfit(name, why, &others),
@@ -118,13 +119,15 @@ pub fn keep(
     others: &[&InferenceService],
     settings: &Settings,
 ) -> Validated {
-    if let Some(host) = reference(&own.spec).and_then(|name| host(name, others).ok()) {
+    let name = reference(&own.spec).map(str::to_owned);
+    if let Some(host) = name.as_deref().and_then(|name| host(name, others).ok()) {
+        let host = Validated::unjudged(&host);
         behind(service, &host, others).names.leave_taken_aliases(&mut own);
     }
     let kept = join(service, own.clone(), others.iter().copied(), settings);
     kept.unwrap_or_else(|errors| {
         let why = errors.first().map(ToString::to_string).unwrap_or_default();
-        own.sharing.host = reference(&own.spec.clone()).map(|name| unfit(name, why, others));
+        own.sharing.host = name.map(|name| unfit(&name, why, others));
         own
     })
 }
@@ -139,8 +142,8 @@ fn named<'a>(name: &str, others: &[&'a InferenceService]) -> Option<&'a Inferenc
     others.iter().find(is_named).copied()
 }
 
-/// The service of that name, if its gateway can serve others.
-fn host(name: &str, others: &[&InferenceService]) -> Result<Validated, String> {
+/// The service of that name as it was accepted last, if its gateway can serve others.
+fn host(name: &str, others: &[&InferenceService]) -> Result<InferenceService, String> {
     let Some(host) = named(name, others) else {
         return Err(format!(
             "there is no InferenceService {name} in this namespace: create it, or name another one in spec.gateway.gatewayRef"
@@ -165,17 +168,15 @@ fn host(name: &str, others: &[&InferenceService]) -> Result<Validated, String> {
             "InferenceService {name} has no gateway: set its spec.gateway.enabled to true, or name another one in spec.gateway.gatewayRef"
         ));
     }
-    Ok(Validated::unjudged(&host))
+    Ok(host)
 }
 
 /// Why the host's gateway hears of no change, where it doesn't: the spec that it was made from wouldn't be accepted any more.
-fn deafness(host: &Validated, others: &[&InferenceService], settings: &Settings) -> Option<String> {
-    let service = accepted::last(named(&host.name, others)?)?;
-    let errors = validate(&service, settings).err()?;
+fn deafness(name: &str, host: &InferenceService, settings: &Settings) -> Option<String> {
+    let errors = validate(host, settings).err()?;
     let first = errors.first().map(ToString::to_string).unwrap_or_default();
     Some(format!(
-        "the spec of InferenceService {} isn't accepted any more ({first}): until it is, its gateway goes on as it was and hears of no change",
-        host.name
+        "the spec of InferenceService {name} isn't accepted any more ({first}): until it is, its gateway goes on as it was and hears of no change"
     ))
 }
 
@@ -196,12 +197,13 @@ fn never_accepted(name: &str, host: &InferenceService) -> String {
 /// All services that the host's gateway serves beside its own, the oldest first, and by name where they are equally old. A model name belongs
 /// to the host first, and then to the first one that has it.
 fn guests(host: &Validated, others: &[&InferenceService]) -> Vec<Guest> {
-    let mut served: Vec<InferenceService> = others
-        .iter()
-        .filter(|other| other.metadata.deletion_timestamp.is_none())
-        .filter_map(|other| accepted::last(other))
-        .filter(|other| reference(&other.spec) == Some(host.name.as_str()))
-        .collect();
+    let is_served = |other: &&&InferenceService| {
+        let spec = accepted::spec(other);
+        other.metadata.deletion_timestamp.is_none()
+            && spec.is_some_and(|spec| reference(&spec) == Some(host.name.as_str()))
+    };
+    let served = others.iter().filter(is_served);
+    let mut served: Vec<InferenceService> = served.filter_map(|other| accepted::last(other)).collect();
     served.sort_by_cached_key(|service| {
         let born = service.metadata.creation_timestamp.as_ref();
         (
