@@ -282,12 +282,8 @@ fn tell_guests(service: &Validated, key: &ServiceKey, context: &Context) {
         return;
     }
     let seen = context.cache.snapshot(key);
-    let observed = Observed {
-        children: seen.children,
-        ..Observed::default()
-    };
     let pods = seen.pods.into_iter().map(|pod| pod.view);
-    let observed = observed.with_pods(&service.names, &service.uid, pods);
+    let observed = Observed::around(service, seen.children, pods);
     let listed = observed.listed(service).map(str::to_owned).collect();
     if context.cache.put_told(key, listed, observed.is_told(service)) {
         for guest in &service.sharing.guests {

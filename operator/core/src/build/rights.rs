@@ -56,8 +56,8 @@ pub fn gateway_role(service: &Validated) -> Child {
 /// The gateways that may ask the API server who a token belongs to: subjects of the chart's binding, in order and each once.
 pub fn token_reviewers<'a>(services: impl IntoIterator<Item = &'a InferenceService>) -> Vec<Subject> {
     let needs = |service: &&InferenceService| {
-        let needs = |gateway: &GatewaySpec| gateway.enabled && gateway.auth.mode == AuthMode::TokenReview;
-        accepted::spec(service).is_some_and(|spec| needs(&spec.gateway))
+        let reviews = |gateway: &GatewaySpec| gateway.enabled && gateway.auth.mode == AuthMode::TokenReview;
+        accepted::spec(service).is_some_and(|spec| reviews(&spec.gateway))
             && service.metadata.deletion_timestamp.is_none()
     };
     let named = |service: &InferenceService| {

@@ -90,11 +90,7 @@ impl HostView {
         children: Vec<Live>,
         pods: impl IntoIterator<Item = PodView>,
     ) -> Self {
-        let seen = Observed {
-            children,
-            ..Observed::default()
-        };
-        let seen = seen.with_pods(&host.names, &host.uid, pods);
+        let seen = Observed::around(host, children, pods);
         Self {
             ready_pods: seen.ready_gateway_pods(),
             lists_us: seen.listed(host).any(|name| name == guest),
@@ -181,6 +177,15 @@ pub enum Waiting {
 }
 
 impl Observed {
+    /// No more than these objects and pods.
+    pub fn around(service: &Validated, children: Vec<Live>, pods: impl IntoIterator<Item = PodView>) -> Self {
+        let seen = Self {
+            children,
+            ..Self::default()
+        };
+        seen.with_pods(&service.names, &service.uid, pods)
+    }
+
     /// The live object of that kind and name.
     pub fn child(&self, kind: Kind, name: &str) -> Option<&Live> {
         self.children

@@ -1,6 +1,6 @@
 //! What needs a look though requests may be answered.
 
-use kvasir_operator_api::{GroupState, Reason};
+use kvasir_operator_api::{GroupState, GroupStatus, Reason};
 
 use super::conditions::Verdict;
 use super::foreign;
@@ -28,11 +28,7 @@ fn groups_trouble(plan: &Plan) -> Option<Verdict> {
     let groups = &plan.decisions.groups;
     let with = |state: GroupState| groups.iter().find(move |g| g.state == state);
     if let Some(group) = with(GroupState::Exhausted) {
-        let why = group
-            .last_failure
-            .as_ref()
-            .map(|f| recovery::describe(group.id, f))
-            .unwrap_or_default();
+        let why = last_failure(group);
         return Some(Verdict::yes(
             Reason::GroupRestartBudgetExhausted,
             format!(
@@ -52,11 +48,7 @@ fn groups_trouble(plan: &Plan) -> Option<Verdict> {
         .iter()
         .find(|g| g.seen.iter().any(|pod| pod.restarts >= FLAPPING_RESTARTS) && g.unready_since.is_some());
     if let Some(group) = flapping {
-        let why = group
-            .last_failure
-            .as_ref()
-            .map(|f| recovery::describe(group.id, f))
-            .unwrap_or_default();
+        let why = last_failure(group);
         return Some(Verdict::yes(Reason::RankFlapping, why));
     }
     let recovering = groups
@@ -69,4 +61,12 @@ fn groups_trouble(plan: &Plan) -> Option<Verdict> {
             format!("{recovering} of {} groups recover", groups.len()),
         )
     })
+}
+
+/// How its last rank ended, if one did.
+fn last_failure(group: &GroupStatus) -> String {
+    let failure = group.last_failure.as_ref();
+    failure
+        .map(|failure| recovery::describe(group.id, failure))
+        .unwrap_or_default()
 }
